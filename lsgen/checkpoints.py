@@ -1,0 +1,83 @@
+"""What a checkpoint of lsgen says of itself, and how one is opened without running code from the file."""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from lightning.pytorch import LightningModule
+from torch import nn
+
+from lsgen.errors import InputError
+from lsgen.types import describe
+
+KEY = "lsgen"  # the checkpoint entry that names the class and its constructor arguments
+ModuleT = TypeVar("ModuleT", bound="SavedModule")
+
+
+class SavedModule(LightningModule):
+    """A LightningModule whose checkpoints can be opened by path alone."""
+
+    role = "module"  # what a message calls it
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Adds the class and its arguments to the file."""
+        checkpoint[KEY] = {"role": self.role, **describe(self)}
+
+
+def load(path: str | Path, base: type[ModuleT]) -> ModuleT:
+    """The module stored at ``path``, in eval mode, on the CPU.
+
+    Args:
+        path: A checkpoint that ``lsgen fit`` left.
+        base: What it must be, :class:`~lsgen.generators.Generator` or :class:`~lsgen.suts.SUT`.
+
+    Raises:
+        InputError: The file is missing, not a checkpoint of lsgen, or holds something else than ``base``.
+    """
+    checkpoint = read(path)
+    about = checkpoint.get(KEY)
+    if not isinstance(about, dict):
+        raise InputError(f"{path} is not a checkpoint of lsgen: make one with `lsgen fit`")
+    known = {cls.__name__: cls for cls in _subclasses(base)}
+    if about["class"] not in known:
+        if about["role"] != base.role:
+            raise InputError(f"{path} holds a {about['role']} ({about['class']}), and a {base.role} is needed here")
+        raise InputError(
+            f"{path} holds a {about['class']}, a class that is not loaded; known {base.role}s: {', '.join(sorted(known))}"
+        )
+    module = known[about["class"]](**about["args"])
+    try:
+        module.load_state_dict(checkpoint["state_dict"])
+    except RuntimeError as error:
+        raise InputError(f"{path}: its weights do not fit its own {about['class']}: {error}") from error
+    return module.eval()
+
+
+def read(path: str | Path) -> dict[str, Any]:
+    """The raw content of a checkpoint, tensors and plain data only."""
+    if not Path(path).is_file():
+        raise InputError(f"no checkpoint at {path}: train it first with `lsgen fit`, or correct the path")
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError, KeyError, ValueError, OSError) as error:
+        raise InputError(f"{path} cannot be read as a checkpoint ({str(error).splitlines()[0][:120]})") from error
+    if not isinstance(content, dict):
+        raise InputError(f"{path} is not a checkpoint: it holds a {type(content).__name__}")
+    return content
+
+
+def weights_sha256(module: nn.Module) -> str:
+    """SHA-256 over the names, types, shapes and bytes of all weights, wherever the file lies."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(module.state_dict().items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _subclasses(base: type[ModuleT]) -> set[type[ModuleT]]:
+    return {base}.union(*(_subclasses(sub) for sub in base.__subclasses__()))

@@ -1,0 +1,79 @@
+"""The command line: one table of commands, each imported only when it is called."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+
+from lsgen import __version__
+from lsgen.errors import InputError
+
+LIGHTNING = ("fit", "validate", "test", "search")
+HELP = """\
+usage: lsgen <command> [options]
+
+lsgen tests image classifiers: it trains a generative model of the data and searches
+its latent space for realistic inputs on which the classifier fails.
+
+commands
+  quickstart   train a small classifier and a CVAE on embedded data, search, compare
+  fit          train a generator or a classifier       lsgen fit --config configs/mnist5k/sut.yaml
+  validate     measure a trained model on validation data
+  test         measure a trained model on test data
+  search       search for failures, write a suite      lsgen search --config configs/mnist5k/search/pgd.yaml
+
+options
+  -h, --help   this text; `lsgen <command> --help` for each command
+  --version    the version
+
+Exit status: 0 done, 2 the input is wrong (the message says what), 1 anything else.
+"""
+
+
+def main(args: list[str] | None = None) -> int:
+    """Runs one command and gives its exit status; ``args`` default to those of the process."""
+    args = sys.argv[1:] if args is None else list(args)
+    if not args or args[0] in ("-h", "--help"):
+        print(HELP, end="")
+        return 0
+    if args[0] == "--version":
+        print(f"lsgen {__version__}")
+        return 0
+    return _guarded(lambda: _run(args[0], args[1:]))
+
+
+def _run(command: str, args: list[str]) -> None:
+    if command in LIGHTNING:
+        os.environ.setdefault("TORCH_FORCE_WEIGHTS_ONLY_LOAD", "1")  # no checkpoint may run code, Lightning's neither
+        from lsgen.lightning_cli import LsgenCLI
+
+        given = [command, *args]
+        LsgenCLI(None if given == sys.argv[1:] else given)  # Lightning warns of arguments given twice
+    elif command == "quickstart":
+        from lsgen.quickstart import quickstart
+
+        quickstart(args)
+    else:
+        commands = ", ".join(["quickstart", *LIGHTNING])
+        raise InputError(f"there is no command {command!r}; commands: {commands} (see `lsgen --help`)")
+
+
+def _guarded(action: Callable[[], None]) -> int:
+    """Turns what went wrong into an exit status and, where the cause is known, one sentence."""
+    try:
+        action()
+    except SystemExit as error:
+        return error.code if isinstance(error.code, int) else int(error.code is not None)
+    except KeyboardInterrupt:
+        print("lsgen: stopped; what was finished is kept", file=sys.stderr)
+        return 1
+    except Exception as error:
+        from lsgen.messages import explain
+
+        status, sentence = explain(error)
+        if sentence is None:
+            raise
+        print(f"lsgen: {sentence}", file=sys.stderr)
+        return status
+    return 0

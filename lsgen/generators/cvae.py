@@ -1,0 +1,159 @@
+"""Conditional variational autoencoder (Speth et al.): a class embedding joins a small latent in the decoder."""
+
+from __future__ import annotations
+
+import torch
+from lightning.pytorch.utilities.types import OptimizerLRScheduler
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from lsgen.errors import InputError
+from lsgen.generators.base import Generator
+
+SMALLEST = 4  # the encoder halves images until no side is longer
+
+
+class CVAE(Generator):
+    """Conditional VAE with convolutions that scale with the image size.
+
+    Args:
+        image_shape: Channels, height, width of the images.
+        num_classes: Number of classes.
+        latent_dim: Size of the latent vector.
+        embedding_dim: Size of the class embedding.
+        width: Channels of the first convolution; each halving of the image doubles them, up to four times this.
+        beta: Weight of the KL term.
+        lr: Learning rate of Adam, which falls to zero along a cosine over the epochs.
+    """
+
+    encodes = True
+
+    def __init__(
+        self,
+        *,
+        image_shape: tuple[int, int, int] = (1, 28, 28),
+        num_classes: int = 10,
+        latent_dim: int = 16,
+        embedding_dim: int = 10,
+        width: int = 32,
+        beta: float = 1.0,
+        lr: float = 1e-3,
+    ) -> None:
+        super().__init__()
+        if min(latent_dim, embedding_dim, width, num_classes) < 1:
+            raise InputError("latent_dim, embedding_dim, width and num_classes must be at least 1")
+        if min(image_shape[1:]) <= SMALLEST:
+            raise InputError(f"CVAE needs images larger than {SMALLEST}×{SMALLEST} pixels, got {tuple(image_shape)}")
+        self.image_shape, self.num_classes = tuple(image_shape), num_classes
+        self.latent_dim, self.embedding_dim, self.width = latent_dim, embedding_dim, width
+        self.beta, self.lr = beta, lr
+        self.embedding = nn.Embedding(num_classes, embedding_dim)
+        sizes, channels = _pyramid(self.image_shape, width)
+        bottom = (channels[-1], *sizes[-1])
+        flat = bottom[0] * bottom[1] * bottom[2]
+        self.encoder = _encoder(channels)
+        self.posterior = nn.Linear(flat + embedding_dim, 2 * latent_dim)
+        self.decoder = _decoder(sizes, channels, latent_dim + embedding_dim, bottom)
+
+    @property
+    def latent_shape(self) -> tuple[int, ...]:
+        """(latent_dim,)."""
+        return (self.latent_dim,)
+
+    @property
+    def stages(self) -> list[nn.Module]:
+        """The decoder's modules in order; the first takes latent and class embedding joined."""
+        return list(self.decoder)
+
+    def _decode_logits(self, z: Tensor, y: Tensor) -> Tensor:
+        pixels: Tensor = self.decoder(torch.cat([z, self.embedding(y)], dim=1))
+        return pixels
+
+    def decode(self, z: Tensor, y: Tensor) -> Tensor:
+        """Latents [N, latent_dim] and labels [N] -> images [N, C, H, W]."""
+        return self._decode_logits(z, y).sigmoid()
+
+    def _posterior(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        hidden = torch.cat([self.encoder(x).flatten(1), self.embedding(y)], dim=1)
+        mean, log_var = self.posterior(hidden).chunk(2, dim=1)
+        return mean, log_var
+
+    def encode(self, x: Tensor, y: Tensor) -> Tensor:
+        """Images [N, C, H, W] and labels [N] -> posterior means [N, latent_dim]."""
+        return self._posterior(x, y)[0]
+
+    def _losses(self, batch: tuple[Tensor, Tensor], sample: bool) -> dict[str, Tensor]:
+        x, y = batch
+        mean, log_var = self._posterior(x, y)
+        z = mean + torch.randn_like(mean) * (0.5 * log_var).exp() if sample else mean
+        pixels = self._decode_logits(z, y)
+        reconstruction = F.binary_cross_entropy_with_logits(pixels, x, reduction="sum") / len(x)
+        kl = kl_to_standard_normal(mean, log_var).mean()
+        return {"loss": reconstruction + self.beta * kl, "reconstruction": reconstruction, "kl": kl}
+
+    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+        """Binary cross entropy plus KL, summed over pixels and latents, mean over the batch."""
+        losses = self._losses(batch, sample=True)
+        self.log("train/loss", losses["loss"], prog_bar=True)
+        return losses["loss"]
+
+    def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
+        """Logs the same terms at the posterior mean, so that they do not depend on noise."""
+        losses = {f"val/{k}": v for k, v in self._losses(batch, sample=False).items()}
+        self.log("val/loss", losses.pop("val/loss"), prog_bar=True, batch_size=len(batch[1]))
+        self.log_dict(losses, batch_size=len(batch[1]))
+
+    def test_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
+        """Logs the terms of :meth:`validation_step` on test data."""
+        self.log_dict({f"test/{k}": v for k, v in self._losses(batch, sample=False).items()}, batch_size=len(batch[1]))
+
+    def configure_optimizers(self) -> OptimizerLRScheduler:
+        """Adam with a cosine to zero."""
+        optimizer = torch.optim.Adam(self.parameters(), lr=self.lr)
+        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, max(self.trainer.max_epochs or 1, 1))
+        return {"optimizer": optimizer, "lr_scheduler": schedule}
+
+
+def kl_to_standard_normal(mean: Tensor, log_var: Tensor) -> Tensor:
+    """KL(N(mean, exp(log_var)) ‖ N(0, 1)), summed over the latent, [N, D], [N, D] -> [N].
+
+    Example:
+        >>> kl_to_standard_normal(torch.tensor([[2.0]]), torch.tensor([[0.0]]))
+        tensor([2.])
+    """
+    return 0.5 * (mean.square() + log_var.exp() - 1 - log_var).sum(dim=1)
+
+
+def _pyramid(image_shape: tuple[int, ...], width: int) -> tuple[list[tuple[int, int]], list[int]]:
+    """Image sizes and channels from the full image down to the bottom."""
+    channels, height, wide = image_shape
+    sizes, depths = [(height, wide)], [channels]
+    while max(sizes[-1]) > SMALLEST:
+        sizes.append(((sizes[-1][0] + 1) // 2, (sizes[-1][1] + 1) // 2))
+        depths.append(min(width * 2 ** (len(depths) - 1), 4 * width))
+    return sizes, depths
+
+
+def _encoder(channels: list[int]) -> nn.Sequential:
+    layers: list[nn.Module] = []
+    for inputs, outputs in zip(channels, channels[1:], strict=False):
+        layers += [nn.Conv2d(inputs, outputs, 3, stride=2, padding=1), nn.BatchNorm2d(outputs), nn.LeakyReLU(0.1)]
+    return nn.Sequential(*layers)
+
+
+def _decoder(
+    sizes: list[tuple[int, int]], channels: list[int], inputs: int, bottom: tuple[int, int, int]
+) -> nn.Sequential:
+    """A linear stage to the bottom, then one stage for each doubling; the last one gives pixel logits."""
+    stages: list[nn.Module] = [
+        nn.Sequential(nn.Linear(inputs, bottom[0] * bottom[1] * bottom[2]), nn.LeakyReLU(0.1), nn.Unflatten(1, bottom))
+    ]
+    for level in range(len(channels) - 1, 0, -1):
+        stage: list[nn.Module] = [nn.Upsample(size=sizes[level - 1])]
+        if level > 1:
+            outputs = channels[level - 1]
+            stage += [nn.Conv2d(channels[level], outputs, 3, padding=1), nn.BatchNorm2d(outputs), nn.LeakyReLU(0.1)]
+        else:
+            stage += [nn.Conv2d(channels[1], channels[0], 3, padding=1)]
+        stages.append(nn.Sequential(*stage))
+    return nn.Sequential(*stages)

@@ -1,0 +1,93 @@
+"""How good a generator is: measured after every validation, the same for every family."""
+
+from __future__ import annotations
+
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+from torch import Tensor
+from torchvision.utils import make_grid
+
+from lsgen.data import ImageData
+from lsgen.errors import InputError
+from lsgen.generators.base import Generator
+from lsgen.loggers import log_image
+from lsgen.suts import SUT
+from lsgen.types import round8
+
+CHUNK = 250
+
+
+class GeneratorQuality(Callback):
+    """Judges a generator after every validation: what a SUT reads in its samples and reconstructions, and a picture.
+
+    Logs ``val/sample_accuracy`` (prior samples read as the class they were made for) and, where the family encodes,
+    ``val/reconstruction_accuracy``; ``test/…`` in ``lsgen test``. The sample grid has one row for each of up to ten
+    classes.
+
+    Args:
+        judge: The SUT that reads the images, best one that is not under test; without it only pictures are made.
+        samples: How many prior samples are judged.
+    """
+
+    def __init__(self, *, judge: SUT | None = None, samples: int = 1000) -> None:
+        if samples < 1:
+            raise InputError(f"samples must be at least 1, got {samples}")
+        self.judge, self.samples = judge, samples
+
+    def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Logs accuracies, and a grid unless this is the sanity check."""
+        self._report(trainer, pl_module, "val")
+
+    def on_test_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Logs accuracies and a grid."""
+        self._report(trainer, pl_module, "test")
+
+    def _report(self, trainer: Trainer, module: LightningModule, stage: str) -> None:
+        if not isinstance(module, Generator) or trainer.sanity_checking:
+            return
+        if self.judge is not None:
+            self.judge.to(module.device).eval()
+            accuracy = sample_accuracy(module, self.judge, self.samples)
+            module.log(f"{stage}/sample_accuracy", accuracy, prog_bar=True, rank_zero_only=True)
+            if module.encodes:
+                value = reconstruction_accuracy(module, self.judge, trainer.datamodule, stage)  # type: ignore[attr-defined]
+                module.log(f"{stage}/reconstruction_accuracy", value, rank_zero_only=True)
+        if trainer.is_global_zero:
+            log_image(trainer, f"{stage}/samples", sample_grid(module))
+
+
+@torch.no_grad()
+def sample_accuracy(generator: Generator, judge: SUT, n: int, seed: int = 0) -> float:
+    """Share of ``n`` plain prior samples, classes in turn, that ``judge`` reads as the class they were made for."""
+    y = torch.arange(n, device=generator.device) % generator.num_classes
+    z = generator.sample_prior(n, y, torch.Generator().manual_seed(seed))
+    return _accuracy(judge, ((generator.decode(a, b), b) for a, b in _chunks(z, y)))
+
+
+@torch.no_grad()
+def reconstruction_accuracy(generator: Generator, judge: SUT, data: ImageData, split: str) -> float:
+    """Share of up to 1,000 images of a split whose reconstruction ``judge`` reads as their label."""
+    part = data[split]  # type: ignore[index]
+    x, y = part.images[:1000].to(generator.device).float() / 255, part.labels[:1000].to(generator.device)
+    return _accuracy(judge, ((generator.decode(generator.encode(a, b), b), b) for a, b in _chunks(x, y)))
+
+
+@torch.no_grad()
+def sample_grid(generator: Generator, columns: int = 10, seed: int = 0) -> Tensor:
+    """Prior samples as one picture [C, H, W], a row a class for up to ten classes."""
+    rows = min(10, generator.num_classes)
+    y = torch.arange(rows, device=generator.device).repeat_interleave(columns)
+    z = generator.sample_prior(len(y), y, torch.Generator().manual_seed(seed))
+    return make_grid(generator.decode(z, y).cpu(), nrow=columns, padding=1, pad_value=0.5)
+
+
+def _chunks(*tensors: Tensor) -> zip[tuple[Tensor, ...]]:
+    return zip(*(t.split(CHUNK) for t in tensors), strict=True)
+
+
+def _accuracy(judge: SUT, batches: object) -> float:
+    right = total = 0
+    for x, y in batches:  # type: ignore[attr-defined]
+        right += int((judge.logits(round8(x)).argmax(1) == y).sum())
+        total += len(y)
+    return right / total

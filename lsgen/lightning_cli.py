@@ -1,0 +1,74 @@
+"""``fit``, ``validate``, ``test`` and ``search`` as subcommands of LightningCLI."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch import LightningDataModule, LightningModule
+from lightning.pytorch import Trainer as LightningTrainer
+from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
+
+# imported so that configurations can name their classes in short
+import lsgen.data
+import lsgen.generators
+import lsgen.objectives
+import lsgen.search
+import lsgen.suts
+from lsgen.trainer import Trainer
+
+
+class SaveConfig(SaveConfigCallback):
+    """Keeps the resolved configuration of a ``fit`` beside its checkpoints; a search keeps its own in the suite."""
+
+    def setup(self, trainer: LightningTrainer, pl_module: LightningModule, stage: str) -> None:
+        """Writes ``config.yaml`` into ``default_root_dir``, over that of an earlier run."""
+        if stage == "fit" and trainer.is_global_zero:
+            folder = Path(trainer.default_root_dir)
+            folder.mkdir(parents=True, exist_ok=True)
+            self.parser.save(self.config, folder / "config.yaml", skip_none=False, overwrite=True, multifile=False)
+
+
+class LsgenCLI(LightningCLI):
+    """Lightning's command line with ``search``."""
+
+    def __init__(self, args: list[str] | None = None) -> None:
+        commands = self.subcommands()
+        quiet: dict[str, Any] = {"exit_on_error": False}
+        super().__init__(
+            LightningModule,
+            LightningDataModule,
+            subclass_mode_model=True,
+            subclass_mode_data=True,
+            trainer_class=Trainer,
+            save_config_callback=SaveConfig,
+            seed_everything_default=0,
+            parser_kwargs={**quiet, **{name: dict(quiet) for name in commands}},
+            args=args,
+        )
+
+    @staticmethod
+    def subcommands() -> dict[str, set[str]]:
+        """The methods of the Trainer that can be called, with the arguments that are not for the command line."""
+        common = {"model", "dataloaders", "datamodule", "verbose", "weights_only"}
+        return {
+            "fit": common | {"train_dataloaders", "val_dataloaders"},
+            "validate": common,
+            "test": common,
+            "search": {"model", "datamodule"},
+        }
+
+    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        """Shows where to begin."""
+        parser.epilog = "Shipped configurations: configs/<dataset>/*.yaml. Show all settings: --print_config."
+
+    def before_search(self) -> None:
+        """Hands name and resolved configuration over to the suite."""
+        config = self.config["search"]
+        files = config.get("config") or []
+        self.trainer.search_name = Path(str(files[-1])).stem if files else None
+        parser = self._parser("search")
+        self.trainer.search_config = parser.dump(config, skip_none=False)
+
+
+_ = (lsgen.data, lsgen.generators, lsgen.objectives, lsgen.search, lsgen.suts)

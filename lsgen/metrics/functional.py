@@ -1,0 +1,80 @@
+"""Metrics as plain functions of tensors; the classes in this package are built on them."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def failure_rate(predicted: Tensor, label: Tensor) -> Tensor:
+    """Share of cases predicted as another class than their label (FR of Speth, ER of ARGUS), [N], [N] -> scalar.
+
+    NaN where there is no case.
+
+    Example:
+        >>> failure_rate(torch.tensor([0, 1, 2, 2]), torch.tensor([0, 1, 1, 2]))
+        tensor(0.2500)
+    """
+    return (predicted != label).float().mean()
+
+
+def true_probability(logits: Tensor, label: Tensor) -> Tensor:
+    """Softmax probability of the label (P_t of Speth), [N, K], [N] -> [N].
+
+    Example:
+        >>> true_probability(torch.zeros(1, 4), torch.tensor([2]))
+        tensor([0.2500])
+    """
+    return logits.softmax(dim=1).gather(1, label[:, None]).squeeze(1)
+
+
+def boundary_gap(logits: Tensor) -> Tensor:
+    """Difference of the two largest probabilities (U of SINVAD, Eq. 3), [N, K] -> [N]; 0 on the boundary.
+
+    Example:
+        >>> boundary_gap(torch.tensor([[3.0, 3.0, 0.0]]))
+        tensor([0.])
+    """
+    top = logits.softmax(dim=1).topk(2, dim=1).values
+    return top[:, 0] - top[:, 1]
+
+
+def success_rate(failed: Tensor, seed_id: Tensor) -> Tensor:
+    """Share of distinct seeds with at least one failed case (SR of ARGUS), [N] bool, [N] -> scalar.
+
+    Example:
+        >>> success_rate(torch.tensor([True, False, False, False]), torch.tensor([0, 0, 1, 1]))
+        tensor(0.5000)
+    """
+    seeds = seed_id.unique()
+    return torch.tensor(len(seed_id[failed].unique()) / len(seeds) if len(seeds) else torch.nan)
+
+
+def label_diversity(predicted: Tensor, label: Tensor, group: Tensor) -> Tensor:
+    """Mean number of distinct wrong classes in each group that has a failure (LD of ARGUS), [N], [N], [N] -> scalar.
+
+    NaN where nothing failed. ARGUS groups by seed; a method with one case a seed groups by label.
+
+    Example:
+        >>> label_diversity(torch.tensor([1, 2, 2, 3]), torch.tensor([0, 0, 0, 3]), torch.tensor([7, 7, 7, 8]))
+        tensor(2.)
+    """
+    wrong = predicted != label
+    pairs = torch.stack([group[wrong], predicted[wrong]], dim=1).unique(dim=0)
+    groups = group[wrong].unique()
+    return torch.tensor(len(pairs) / len(groups) if len(groups) else torch.nan)
+
+
+def escape_rate(predicted: Tensor, label: Tensor, num_classes: int) -> Tensor:
+    """Share of the cases of each source class that are predicted as each class, [N], [N] -> [K, K].
+
+    A row without cases is NaN, the others add up to 1.
+
+    Example:
+        >>> escape_rate(torch.tensor([0, 1, 1, 1]), torch.tensor([0, 0, 1, 1]), 2)
+        tensor([[0.5000, 0.5000],
+                [0.0000, 1.0000]])
+    """
+    counts = torch.zeros(num_classes, num_classes)
+    counts.index_put_((label, predicted), torch.ones(len(label)), accumulate=True)
+    return counts / counts.sum(dim=1, keepdim=True)

@@ -1,0 +1,84 @@
+"""What a searcher is, and where its random numbers come from."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lsgen.types import Evaluation, SearchState, Seeds
+
+
+class SeedRandom:
+    """Random numbers for one block of seeds.
+
+    Every draw is made for all seeds of the block and then cut to those still active, so that one seed's finish shifts
+    nobody else's numbers. Draws are made on the CPU: they do not depend on the device.
+
+    Args:
+        seed: Seed of the whole search.
+        block: Number of the block.
+        size: Seeds in the block.
+        device: Where draws are wanted.
+    """
+
+    def __init__(self, seed: int, block: int, size: int, device: torch.device | str = "cpu") -> None:
+        low, high = np.random.SeedSequence([seed, block]).generate_state(2)
+        self.generator = torch.Generator().manual_seed((int(high) << 31) ^ int(low))
+        self.size, self.device = size, torch.device(device)
+        self._active = torch.arange(size)
+
+    def keep(self, index: Tensor) -> None:
+        """Goes on with those of the active seeds that are at ``index``."""
+        self._active = self._active[index.cpu()]
+
+    def normal(self, *shape: int) -> Tensor:
+        """Standard normal draws, [S, *shape]."""
+        return self._cut(torch.randn(self.size, *shape, generator=self.generator))
+
+    def uniform(self, *shape: int) -> Tensor:
+        """Draws from [0, 1), [S, *shape]."""
+        return self._cut(torch.rand(self.size, *shape, generator=self.generator))
+
+    def _cut(self, draws: Tensor) -> Tensor:
+        return draws[self._active].to(self.device)
+
+
+class Searcher(ABC):
+    """Proposes latents and learns from what they scored; never touches a network.
+
+    A searcher works on all seeds of a block at once and keeps what it knows in an explicit state. The task calls
+    ``init`` once, then ``steps`` times ``ask`` and ``tell``, and ``result`` at the end.
+
+    Attributes:
+        steps: Rounds of ask and tell; the budget of each seed.
+        needs_grad: Whether ``tell`` uses the gradient of the fitness.
+        stops_at_success: Whether a seed is done with the first candidate that satisfies the criterion.
+        viable_seeds_only: Whether seeds that the SUT already gets wrong are left out.
+        has_seed: Whether a case is a change of a seed, so that distances from it mean something.
+    """
+
+    needs_grad: ClassVar[bool] = False
+    viable_seeds_only: ClassVar[bool] = False
+    has_seed: ClassVar[bool] = True
+    stops_at_success: bool = True
+    steps: int
+
+    @abstractmethod
+    def init(self, seeds: Seeds, rng: SeedRandom) -> Any:
+        """The state of a search that is about to start at ``seeds``."""
+
+    @abstractmethod
+    def ask(self, state: Any) -> Tensor:
+        """Candidates to evaluate, [S, P, *L]."""
+
+    @abstractmethod
+    def tell(self, state: Any, evaluation: Evaluation, rng: SeedRandom) -> SearchState:
+        """The state after the candidates of :meth:`ask` were evaluated."""
+
+    @abstractmethod
+    def result(self, state: Any) -> Tensor:
+        """The latents that seeds without an early stop end with, [S, *L]."""

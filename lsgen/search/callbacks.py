@@ -1,0 +1,272 @@
+"""What happens around a search: progress, a look before the first step, numbers to the loggers, writing the suite."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.callbacks import TQDMProgressBar
+from lightning.pytorch.utilities.rank_zero import rank_zero_warn
+
+from lsgen.errors import InputError
+from lsgen.generators.quality import sample_accuracy
+from lsgen.search.base import SeedRandom
+from lsgen.suite import Suite
+from lsgen.types import Evaluation, describe
+
+if TYPE_CHECKING:
+    from lsgen.search.cases import Cases
+    from lsgen.search.task import SearchTask
+
+LOOK = 1000  # seeds, samples and test images that are looked at before the first step
+READABLE = 0.9  # share of plain samples that the SUT must read for its failures to mean something
+PACKAGES = ("lsgen", "torch", "torchvision", "lightning", "torchmetrics", "safetensors", "pyarrow", "numpy")
+
+
+@dataclass(frozen=True)
+class StepInfo:
+    """Where a block's search is after a step."""
+
+    step: int  # from 1
+    steps: int
+    evaluation: Evaluation
+
+
+class SearchCallback(Callback):
+    """A callback with hooks for searches; override those you need."""
+
+    def on_search_start(self, trainer: Trainer, task: SearchTask) -> None:
+        """Before the first block; models are on their device."""
+
+    def on_search_step_end(self, trainer: Trainer, task: SearchTask, info: StepInfo) -> None:
+        """After the candidates of a step were evaluated."""
+
+    def on_search_batch_end(self, trainer: Trainer, task: SearchTask, cases: Cases) -> None:
+        """After a block was searched; no collective operation may be used here."""
+
+    def on_search_end(self, trainer: Trainer, task: SearchTask) -> None:
+        """After the last block of this process."""
+
+
+class SearchProgress(TQDMProgressBar, SearchCallback):
+    """A bar over blocks with the step within the block and the failure rate so far."""
+
+    @property
+    def predict_description(self) -> str:
+        """What stands left of the bar."""
+        return "Searching"
+
+    def on_search_step_end(self, trainer: Trainer, task: SearchTask, info: StepInfo) -> None:
+        """Shows how many candidates of this step fail."""
+        if self.is_enabled:
+            hits = info.evaluation.success.any(dim=1)
+            self._show(task, step=f"{info.step}/{info.steps}", hits=f"{int(hits.sum())}/{len(hits)}")
+
+    def on_search_batch_end(self, trainer: Trainer, task: SearchTask, cases: Cases) -> None:
+        """Shows the failure rate with this block in it."""
+        if self.is_enabled:
+            self._show(task)
+
+    def _show(self, task: SearchTask, **more: str) -> None:
+        if int(task.failure_rate.total):
+            more = {"FR": f"{float(task.failure_rate.compute()):.1%}", **more}
+        self.predict_progress_bar.set_postfix(more)
+
+
+class Preflight(SearchCallback):
+    """Says before the first step what is searched, what it will cost, and whether the generator can be trusted."""
+
+    def on_search_start(self, trainer: Trainer, task: SearchTask) -> None:
+        """Prints clean accuracy, the seeds' own failure rate and an estimate of cost; warns of unreadable samples."""
+        if not trainer.is_global_zero or not task.pending:
+            return
+        readable = sample_accuracy(task.generator, task.sut, LOOK)
+        searcher = task.searcher
+        seeds = len(task.plan.label)
+        print(f"SUT accuracy on {_clean_accuracy(task)}")
+        print(f"plain samples of the generator that the SUT reads as intended: {readable:.1%} of {LOOK}")
+        print(f"failure rate of the seeds themselves: {_seeds_failure_rate(task)}")
+        print(
+            f"{type(searcher).__name__}: {seeds} seeds in {task.num_blocks} blocks ({len(task.pending)} to do), "
+            f"{searcher.steps} steps each, batches of {task.chunk}; about {_estimate(task, trainer.world_size)}"
+        )
+        if readable < READABLE:
+            rank_zero_warn(
+                f"the SUT reads only {readable:.1%} of the generator's plain samples as intended: what a search finds "
+                f"may be the generator's fault and not the SUT's. Train the generator longer, or lower the seeds' scale.",
+                category=UserWarning,
+            )
+
+
+def _clean_accuracy(task: SearchTask) -> str:
+    part = task.data["test"]
+    n = min(LOOK, len(part))
+    predicted = task.evaluator.classify(part.images[:n].to(task.device)).argmax(1).cpu()
+    return f"{n} test images: {float((predicted == part.labels[:n]).float().mean()):.2%}"
+
+
+def _seeds_failure_rate(task: SearchTask) -> str:
+    block = task.block(task.pending[0])
+    seeds = task.start(block, SeedRandom(task.seed, block.number, len(block.label), task.device))
+    judged = task.evaluator.judge(seeds.latent[:LOOK], seeds.label[:LOOK])
+    failed = judged.logits.argmax(1) != seeds.label[:LOOK]
+    return f"{float(failed.float().mean()):.2%} of the first {len(failed)}"
+
+
+def _estimate(task: SearchTask, processes: int) -> str:
+    """Time at today's speed; early stops make it shorter."""
+    assert task.chunk is not None
+    evaluator, searcher = task.evaluator, task.searcher
+    state = searcher.init(task.start(task.block(0), SeedRandom(task.seed, 0, len(task.block(0).label), task.device)),
+                          SeedRandom(task.seed, 0, len(task.block(0).label), task.device))  # fmt: skip
+    candidates = searcher.ask(state).shape[1] * searcher.steps
+    plain = evaluator.seconds_per_image(task.chunk, needs_grad=False)
+    stepping = evaluator.seconds_per_image(task.chunk, needs_grad=searcher.needs_grad) if searcher.steps else 0.0
+    seeds = min(len(task.pending) * task.block_size, len(task.plan.label))
+    seconds = seeds * (2 * plain + candidates * stepping) / processes
+    queries = seeds * (candidates + 2)
+    return f"{queries:,} SUT queries, {duration(seconds)}"
+
+
+def duration(seconds: float) -> str:
+    """A time for people.
+
+    Example:
+        >>> duration(7), duration(200), duration(8000)
+        ('7 s', '3 min', '2.2 h')
+    """
+    if seconds < 90:
+        return f"{max(seconds, 1):.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+class SearchLogging(SearchCallback):
+    """Hands live and final numbers to the loggers, under the names of the summary."""
+
+    def __init__(self, writer: SuiteWriter) -> None:
+        self.writer = writer
+
+    def on_search_batch_end(self, trainer: Trainer, task: SearchTask, cases: Cases) -> None:
+        """Failure rate and mean true-class probability of this process so far."""
+        live = {"failure_rate": task.failure_rate, "mean_p_true": task.mean_p_true}
+        self._log(trainer, {f"search/{k}": float(v.compute()) for k, v in live.items()}, cases.block)
+
+    def on_search_end(self, trainer: Trainer, task: SearchTask) -> None:
+        """Every number of the summary."""
+        if trainer.is_global_zero and self.writer.suite.finished:
+            summary = self.writer.suite.summary
+            numbers = {f"summary/{k}": v for k, v in summary.items() if isinstance(v, (int, float))}
+            self._log(trainer, numbers, self.writer.suite.manifest["blocks"])
+
+    def _log(self, trainer: Trainer, numbers: dict[str, float], step: int) -> None:
+        for logger in trainer.loggers:
+            logger.log_metrics(numbers, step=step)
+            logger.save()
+
+
+class SuiteWriter(SearchCallback):
+    """Writes blocks as they are done, and joins them at the end.
+
+    Args:
+        out: Folder of the suite; ``runs/<name>-<8 digits of the identity>`` by default.
+        name: What the default folder is called.
+        config: The resolved configuration as YAML; described from the objects where there is none.
+    """
+
+    suite: Suite
+
+    def __init__(self, out: str | Path | None, name: str | None = None, config: str | None = None) -> None:
+        self.out, self.name, self.config = out, name, config
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Opens the suite and finds out which blocks are still to do."""
+        task: Any = pl_module
+        pl_module.setup(stage)  # what does not fit together is refused before a folder is made
+        identity = task.identity()
+        name = self.name or type(task.searcher).__name__
+        self.suite = Suite(self.out or Path("runs") / f"{name}-{identity[:8]}")
+        pending: list[int] = []
+        chunk: int | None = None
+        if trainer.is_global_zero:
+            self.suite.open(_manifest(task, identity), self.config or _config_of(task))
+            done = set(self.suite.blocks)
+            pending = [n for n in range(task.num_blocks) if n not in done]
+            chunk = self.suite.manifest.get("eval_batch_size")
+            print(_what_was_found(self.suite, len(done), task.num_blocks))
+        task.pending, task.chunk = trainer.strategy.broadcast((pending, chunk))
+
+    def on_search_start(self, trainer: Trainer, task: SearchTask) -> None:
+        """Stores the batch size that was settled on, so that a resumed search uses it too."""
+        if trainer.is_global_zero:
+            self.suite.update_manifest(eval_batch_size=task.chunk)
+
+    def on_search_batch_end(self, trainer: Trainer, task: SearchTask, cases: Cases) -> None:
+        """Writes the block."""
+        self.suite.write(cases)
+
+    def on_search_end(self, trainer: Trainer, task: SearchTask) -> None:
+        """Joins the blocks when every process has written its own."""
+        trainer.strategy.barrier("lsgen.suite")
+        if trainer.is_global_zero and not self.suite.finished:
+            self.suite.finish()
+        trainer.strategy.barrier("lsgen.suite.joined")
+
+
+def _what_was_found(suite: Suite, done: int, total: int) -> str:
+    if suite.finished:
+        return f"suite {suite.path}: already finished, nothing to do"
+    return f"suite {suite.path}: " + (f"going on after {done} of {total} blocks" if done else "new")
+
+
+def _manifest(task: SearchTask, identity: str) -> dict[str, Any]:
+    return {
+        "stopped_by": None,
+        "identity": identity,
+        "blocks": task.num_blocks,
+        "block_size": task.block_size,
+        "num_classes": task.sut.num_classes,
+        "seed": task.seed,
+        "eval_batch_size": None,
+        "searcher": type(task.searcher).__name__,
+        **task.weights(),
+        "data": {"name": task.data.name, "fingerprint": task.data.fingerprint},
+        "versions": {"python": platform.python_version(), **{p: _version(p) for p in PACKAGES}},
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _config_of(task: SearchTask) -> str:
+    """The configuration of a search that was put together in Python."""
+    import yaml
+
+    parts = ("searcher", "seeds", "objective", "criterion", "block_size", "eval_batch_size")
+    content = {"model": {p: describe(getattr(task, p)) for p in parts}, "data": describe(task.data)}
+    text: str = yaml.safe_dump(content, sort_keys=False)
+    return text
+
+
+def check_task(model: object) -> None:
+    """Refuses anything but a search task.
+
+    Raises:
+        InputError: It is something else.
+    """
+    from lsgen.search.task import SearchTask
+
+    if not isinstance(model, SearchTask):
+        raise InputError(
+            f"`lsgen search` takes a SearchTask as model, got {type(model).__name__}; configs/mnist5k/search/pgd.yaml "
+            f"shows one"
+        )
+
+

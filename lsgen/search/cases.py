@@ -1,0 +1,123 @@
+"""From what a block's search ended with to rows and arrays of a suite."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+from torchmetrics.functional.image import structural_similarity_index_measure
+
+from lsgen.metrics.functional import boundary_gap, true_probability
+from lsgen.search.evaluator import Judged
+from lsgen.search.seeds import Block
+from lsgen.types import Evaluation, Seeds, from_uint8
+
+SSIM_KERNEL = 11  # pixels; the usual Gaussian window
+
+
+@dataclass
+class Cases:
+    """One block, ready to be written: row i of every column and array is one case."""
+
+    block: int
+    columns: dict[str, Tensor]
+    arrays: dict[str, Tensor]
+    seconds: float = field(default=0.0)
+
+
+@dataclass
+class Outcome:
+    """What a block's search has come to so far; all tensors have one entry a seed."""
+
+    latent: Tensor  # [S, *L]
+    iterations: Tensor  # [S] steps to the first success, the budget without one
+    forward: Tensor  # [S] images shown to the SUT
+    backward: Tensor  # [S] images with a backward pass
+    budget: int
+
+    @classmethod
+    def at(cls, seeds: Seeds, success: Tensor, viable: Tensor, budget: int) -> Outcome:
+        """The outcome before the first step: each seed itself, judged once."""
+        iterations = torch.full_like(seeds.label, budget).where(~(success & viable), 0)
+        ones, zeros = torch.ones_like(seeds.label), torch.zeros_like(seeds.label)
+        return cls(seeds.latent.clone(), iterations, ones, zeros, budget)
+
+    def count(self, active: Tensor, evaluation: Evaluation, step: int) -> None:
+        """Books one round: queries of the active seeds, and who succeeded first."""
+        candidates = evaluation.fitness.shape[1]
+        self.forward[active] += candidates
+        if evaluation.grad is not None:
+            self.backward[active] += candidates
+        hit = torch.zeros_like(self.iterations, dtype=torch.bool)
+        hit[active] = evaluation.success.any(dim=1)
+        self.note_success(hit, step)
+
+    def note_success(self, success: Tensor, step: int) -> None:
+        """A success at ``step`` counts unless there was an earlier one."""
+        self.iterations = self.iterations.where(~success, self.iterations.clamp(max=step))
+
+
+def tabulate(
+    block: Block, seeds: Seeds, first: Judged, last: Judged, outcome: Outcome, viable: Tensor, has_seed: bool
+) -> Cases:
+    """Rows and arrays of a block.
+
+    Args:
+        block: Its seeds' numbers and origins.
+        seeds: Start latents and labels.
+        first: The seeds' own images, judged.
+        last: The found images, judged.
+        outcome: Found latents and costs.
+        viable: Which rows count as cases.
+        has_seed: Whether distances from the seed mean something.
+    """
+    predicted = last.logits.argmax(1)
+    columns = {
+        "id": block.seed_id,
+        "seed_id": block.seed_id,
+        "label": seeds.label,
+        "seed_predicted": first.logits.argmax(1),
+        "seed_p_true": true_probability(first.logits, seeds.label),
+        "viable": viable,
+        "predicted": predicted,
+        "p_true": true_probability(last.logits, seeds.label),
+        "failed": predicted != seeds.label,
+        "success": last.success,
+        "iterations": outcome.iterations,
+        "queries": outcome.forward,
+        "backward_queries": outcome.backward,
+        "boundary_gap": boundary_gap(last.logits),
+    }
+    if block.source_index is not None:
+        columns["source_index"] = block.source_index
+    if has_seed:
+        original = first.image if block.image is None else block.image
+        columns |= _distances(seeds.latent, outcome.latent, from_uint8(original), from_uint8(last.image))
+    arrays = {
+        "seed_latent": seeds.latent,
+        "latent": outcome.latent,
+        "seed_image": first.image,
+        "image": last.image,
+        "logits": last.logits,
+    }
+    on_cpu = ({k: v.detach().cpu().contiguous() for k, v in d.items()} for d in (columns, arrays))
+    return Cases(block.number, *on_cpu)
+
+
+def _distances(z0: Tensor, z: Tensor, x0: Tensor, x: Tensor) -> dict[str, Tensor]:
+    """How far each case is from its seed: in the latent space, and as an image."""
+    latent, pixels = (z - z0).flatten(1), (x - x0).flatten(1)
+    distances = {
+        "latent_l1": latent.abs().sum(1),
+        "latent_l2": latent.norm(dim=1),
+        "latent_linf": latent.abs().amax(1),
+        "pixel_l2": pixels.norm(dim=1),
+        "pixel_linf": pixels.abs().amax(1),
+        "mse": pixels.square().mean(1),
+    }
+    if min(x.shape[2:]) >= SSIM_KERNEL:
+        ssim = structural_similarity_index_measure(x, x0, data_range=1.0, reduction="none")
+        assert isinstance(ssim, Tensor)
+        distances["ssim"] = ssim.reshape(-1)
+    return distances

@@ -1,0 +1,120 @@
+"""Every call of a decoder or SUT that a search makes, at one batch shape.
+
+On a CPU the last bits of a result depend on the batch shape, though not on what else is in the batch. So all passes
+run on chunks of one size, the last one padded, and a candidate scores the same whoever shares its chunk.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lsgen.generators import Generator
+from lsgen.objectives import Criterion, Objective
+from lsgen.suts import SUT
+from lsgen.types import Candidates, Evaluation, from_uint8, round8, to_uint8
+
+CHUNK_SIZES = (32, 64, 128, 256, 512)
+
+
+@dataclass(frozen=True)
+class Judged:
+    """The SUT's word on stored images."""
+
+    image: Tensor  # [N, C, H, W] uint8
+    logits: Tensor  # [N, K]
+    success: Tensor  # [N] bool
+
+
+class Evaluator:
+    """Decodes, rounds to 8 bits, asks the SUT and scores, chunk by chunk.
+
+    Args:
+        generator: Its ``decode`` and ``encode``.
+        sut: Its ``logits``.
+        objective: The fitness.
+        criterion: The test for success.
+        chunk: Images in every pass.
+    """
+
+    def __init__(
+        self, generator: Generator, sut: SUT, objective: Objective, criterion: Criterion, chunk: int = 32
+    ) -> None:
+        self.generator, self.sut, self.objective, self.criterion = generator, sut, objective, criterion
+        self.chunk = chunk
+
+    def encode(self, images: Tensor, label: Tensor) -> Tensor:
+        """Images [N, C, H, W] uint8 and labels [N] -> latents [N, *L]."""
+        parts = [self.generator.encode(from_uint8(x), y).float()[:n] for n, x, y in self._chunks(images, label)]
+        return torch.cat(parts)
+
+    def judge(self, latent: Tensor, label: Tensor) -> Judged:
+        """What is stored for these latents, and what the SUT says of exactly that; [N, *L], [N]."""
+        parts = []
+        for n, z, y in self._chunks(latent, label):
+            image = to_uint8(self.generator.decode(z, y))
+            logits = self.sut.logits(from_uint8(image)).float()
+            success = self.criterion(Candidates(z, from_uint8(image), logits, y))
+            parts.append((image[:n], logits[:n], success[:n]))
+        image, logits, success = (torch.cat(column) for column in zip(*parts, strict=True))
+        return Judged(image, logits, success)
+
+    def classify(self, images: Tensor) -> Tensor:
+        """Stored images [N, C, H, W] uint8 -> logits [N, K]."""
+        return torch.cat([self.sut.logits(from_uint8(x)).float()[:n] for n, x in self._chunks(images)])
+
+    def score(self, latent: Tensor, label: Tensor, needs_grad: bool) -> Evaluation:
+        """One round of candidates; [S, P, *L], [S]."""
+        s, p = latent.shape[:2]
+        flat, labels = latent.flatten(0, 1), label.repeat_interleave(p)
+        parts = [
+            tuple(t[:n] for t in self._score_chunk(z, y, needs_grad)) for n, z, y in self._chunks(flat, labels)
+        ]
+        columns = [torch.cat(column).unflatten(0, (s, p)) for column in zip(*parts, strict=True)]
+        logits, fitness, success = columns[:3]
+        return Evaluation(latent, logits, fitness, success, columns[3] if needs_grad else None)
+
+    def _score_chunk(self, z: Tensor, y: Tensor, needs_grad: bool) -> tuple[Tensor, ...]:
+        with torch.set_grad_enabled(needs_grad):
+            z = z.detach().requires_grad_(needs_grad)
+            image = round8(self.generator.decode(z, y).float())
+            logits = self.sut.logits(image).float()
+            candidates = Candidates(z, image, logits, y)
+            fitness = self.objective(candidates)
+            grads = torch.autograd.grad(fitness.sum(), z) if needs_grad else ()
+        return logits.detach(), fitness.detach(), self.criterion(candidates), *grads
+
+    def _chunks(self, *tensors: Tensor) -> Iterator[tuple]:  # type: ignore[type-arg]
+        """Pieces of ``chunk`` rows, the last one padded with zeros, each with its number of real rows in front."""
+        for start in range(0, len(tensors[0]), self.chunk):
+            pieces = [t[start : start + self.chunk] for t in tensors]
+            n = len(pieces[0])
+            if n < self.chunk:
+                pieces = [torch.cat([t, t.new_zeros(self.chunk - n, *t.shape[1:])]) for t in pieces]
+            yield n, *pieces
+
+    def seconds_per_image(self, chunk: int, needs_grad: bool) -> float:
+        """Time of one pass at this chunk size, per image, after a warm-up."""
+        device = self.generator.device
+        z = torch.zeros(chunk, *self.generator.latent_shape, device=device)
+        y = torch.zeros(chunk, dtype=torch.long, device=device)
+        self._score_chunk(z, y, needs_grad)
+        start = time.perf_counter()
+        logits = self._score_chunk(z, y, needs_grad)[0]
+        logits.cpu()  # waits for a GPU
+        return (time.perf_counter() - start) / chunk
+
+    def fastest_chunk(self, needs_grad: bool) -> int:
+        """The quickest of a few chunk sizes; stops trying when larger ones get clearly slower."""
+        best, best_time = CHUNK_SIZES[0], float("inf")
+        for size in CHUNK_SIZES:
+            seconds = self.seconds_per_image(size, needs_grad)
+            if seconds < best_time:
+                best, best_time = size, seconds
+            elif seconds > 1.3 * best_time:
+                break
+        return best

@@ -1,0 +1,284 @@
+"""Suites: what a search leaves on disk, readable without lsgen (Parquet, safetensors, JSON, YAML).
+
+A suite grows block by block. Each block is a pair of files, written under a temporary name, synced and then renamed,
+so that a killed search leaves whole blocks only; a block counts when both its files can be read.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import load_file, save_file
+
+from lsgen.errors import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from lsgen.search.cases import Cases
+
+FORMAT_VERSION = 1
+SECONDS = b"lsgen.seconds"  # Parquet metadata of a part: time is no column, so that equal suites are equal files
+
+_INT = ("id", "seed_id", "source_index", "label", "target", "other_index", "other_label", "seed_predicted")
+_FLOAT = ("latent_l1", "latent_l2", "latent_linf", "pixel_l2", "pixel_linf", "mse", "ssim", "boundary_gap")
+SCHEMA = pa.schema(
+    [(name, pa.int64()) for name in _INT]
+    + [
+        ("seed_p_true", pa.float32()),
+        ("viable", pa.bool_()),
+        ("predicted", pa.int64()),
+        ("p_true", pa.float32()),
+        ("failed", pa.bool_()),
+        ("success", pa.bool_()),
+        ("iterations", pa.int64()),
+        ("queries", pa.int64()),
+        ("backward_queries", pa.int64()),
+    ]
+    + [(name, pa.float32()) for name in _FLOAT]
+    + [("valid", pa.bool_()), ("preserved", pa.bool_())]
+)
+ARRAYS = ("seed_latent", "latent", "seed_image", "image", "logits")
+
+
+class Suite:
+    """A suite on disk, finished or not.
+
+    Args:
+        path: Its folder.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+
+    def __repr__(self) -> str:
+        return f"Suite({str(self.path)!r})"
+
+    # --- reading ---------------------------------------------------------------------------------------------------
+
+    @property
+    def manifest(self) -> dict[str, Any]:
+        """What made the suite, and whether it is finished."""
+        content: dict[str, Any] = _read_json(self.path / "manifest.json")
+        return content
+
+    @property
+    def finished(self) -> bool:
+        """Whether all its blocks are there and joined."""
+        return bool(self.manifest["finished"])
+
+    @cached_property
+    def blocks(self) -> list[int]:
+        """Numbers of the blocks that are whole, in order."""
+        return [n for n in range(self.manifest["blocks"]) if self._is_whole(n)]
+
+    @cached_property
+    def table(self) -> pd.DataFrame:
+        """One row a case, in block order; missing values are NA."""
+        if self.finished:
+            joined = pq.read_table(self.path / "cases.parquet")
+        else:
+            joined = pa.concat_tables([SCHEMA.empty_table(), *(self._part(n) for n in self.blocks)])
+        return _to_pandas(joined)
+
+    @cached_property
+    def summary(self) -> dict[str, Any]:
+        """The metrics; of the blocks so far where the suite is unfinished."""
+        if self.finished:
+            content: dict[str, Any] = _read_json(self.path / "summary.json")
+            return content
+        return self._summarise(self.table)
+
+    @property
+    def images(self) -> np.ndarray:
+        """Found images, uint8 [N, C, H, W], row by row those of :attr:`table`."""
+        return self.array("image")
+
+    @property
+    def latents(self) -> np.ndarray:
+        """Found latents, float32 [N, *L]."""
+        return self.array("latent")
+
+    def array(self, name: str) -> np.ndarray:
+        """Any of the arrays ``seed_latent``, ``latent``, ``seed_image``, ``image``, ``logits``."""
+        if name not in ARRAYS:
+            raise InputError(f"a suite has no array {name!r}; it has {', '.join(ARRAYS)}")
+        if not self.blocks:
+            raise InputError(f"the suite {self.path} has no finished block yet")
+        parts = []
+        for number in self.blocks:
+            with safe_open(self._arrays_file(number), framework="np") as file:
+                parts.append(file.get_tensor(name))
+        return np.concatenate(parts)
+
+    # --- writing ---------------------------------------------------------------------------------------------------
+
+    def open(self, manifest: dict[str, Any], config: str) -> None:
+        """Makes the folder, or goes on with one that the same search began.
+
+        Args:
+            manifest: What makes the suite; its ``identity`` decides whether a folder is the same search's.
+            config: The resolved configuration, YAML.
+
+        Raises:
+            InputError: The folder holds something else, or cannot be written.
+        """
+        try:
+            if (self.path / "manifest.json").exists():
+                self._check_same(manifest["identity"])
+                return
+            if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
+                raise InputError(f"{self.path} exists and is not a suite: choose another --out")
+            for folder in ("parts", "arrays"):
+                (self.path / folder).mkdir(parents=True, exist_ok=True)
+            _replace(self.path / "config.yaml", lambda file: file.write_text(config, encoding="utf-8"))
+            self._write_json("manifest.json", {"format_version": FORMAT_VERSION, "finished": False, **manifest})
+        except (PermissionError, FileNotFoundError, NotADirectoryError) as error:
+            raise InputError(f"cannot write to {self.path} ({error.strerror}): choose another --out") from error
+
+    def update_manifest(self, **changes: Any) -> None:
+        """Changes entries of the manifest."""
+        self._write_json("manifest.json", {**self.manifest, **changes})
+
+    def write(self, cases: Cases) -> None:
+        """Adds one block."""
+        columns = [
+            pa.nulls(len(cases.columns["id"]), field.type)
+            if field.name not in cases.columns
+            else pa.array(cases.columns[field.name].numpy(), type=field.type)
+            for field in SCHEMA
+        ]
+        table = pa.table(columns, schema=SCHEMA.with_metadata({SECONDS: repr(cases.seconds)}))
+        arrays = {name: tensor.numpy() for name, tensor in cases.arrays.items()}
+        _replace(self._arrays_file(cases.block), lambda file: save_file(arrays, file))
+        _replace(self._part_file(cases.block), lambda file: pq.write_table(table, file))
+
+    def finish(self, stopped_by: str | None = None) -> None:
+        """Joins the blocks and writes the summary, once all are there."""
+        self.__dict__.pop("blocks", None)  # count again: other processes wrote some
+        if len(self.blocks) < self.manifest["blocks"]:
+            self.update_manifest(stopped_by=stopped_by)
+            return
+        joined = pa.concat_tables(self._part(n) for n in self.blocks)
+        _replace(self.path / "cases.parquet", lambda file: pq.write_table(joined, file))
+        self._write_json("summary.json", self._summarise(_to_pandas(joined)))
+        self.update_manifest(finished=True, stopped_by=None)
+        for name in ("table", "summary"):
+            self.__dict__.pop(name, None)
+
+    # --- inside ----------------------------------------------------------------------------------------------------
+
+    def _check_same(self, identity: str) -> None:
+        there = self.manifest
+        if there.get("format_version") != FORMAT_VERSION:
+            raise InputError(
+                f"{self.path} holds a suite of format {there.get('format_version')}, this lsgen writes format "
+                f"{FORMAT_VERSION}: choose another --out"
+            )
+        if there["identity"] != identity:
+            raise InputError(
+                f"{self.path} holds the suite of another configuration ({there['identity'][:8]}, this one is "
+                f"{identity[:8]}; weights, data, seed or settings differ): choose another --out, or delete the folder"
+            )
+
+    def _part_file(self, number: int) -> Path:
+        return self.path / "parts" / f"block-{number:05d}.parquet"
+
+    def _arrays_file(self, number: int) -> Path:
+        return self.path / "arrays" / f"block-{number:05d}.safetensors"
+
+    def _is_whole(self, number: int) -> bool:
+        """Both files are there and can be opened to the end, with the same number of rows."""
+        try:
+            rows = pq.read_table(self._part_file(number), columns=["id"]).num_rows
+            with safe_open(self._arrays_file(number), framework="np") as file:
+                return all(file.get_slice(name).get_shape()[0] == rows for name in ARRAYS)
+        except (FileNotFoundError, SafetensorError, pa.ArrowInvalid, OSError):
+            return False
+
+    def _part(self, number: int) -> pa.Table:
+        return pq.read_table(self._part_file(number), schema=SCHEMA).replace_schema_metadata(None)
+
+    def _seconds(self) -> float:
+        return sum(float(pq.read_schema(self._part_file(n)).metadata[SECONDS]) for n in self.blocks)
+
+    def _summarise(self, table: pd.DataFrame) -> dict[str, Any]:
+        from lsgen.metrics import summarise
+
+        return summarise(table, self.manifest["num_classes"], self._seconds())
+
+    def _write_json(self, name: str, content: dict[str, Any]) -> None:
+        text = json.dumps(content, indent=2, allow_nan=False) + "\n"
+        _replace(self.path / name, lambda file: file.write_text(text, encoding="utf-8"))
+
+
+def load_suite(path: str | Path) -> Suite:
+    """Opens a suite for reading.
+
+    Args:
+        path: The folder that ``lsgen search`` wrote, finished or not.
+
+    Raises:
+        InputError: There is no suite, or one of another format version.
+    """
+    suite = Suite(path)
+    if not (suite.path / "manifest.json").is_file():
+        raise InputError(f"there is no suite at {path}: it has no manifest.json")
+    if (version := suite.manifest.get("format_version")) != FORMAT_VERSION:
+        raise InputError(f"{path} is a suite of format {version}; this lsgen reads format {FORMAT_VERSION}")
+    return suite
+
+
+def load_arrays(path: str | Path, block: int) -> dict[str, np.ndarray]:
+    """All arrays of one block of a suite."""
+    arrays: dict[str, np.ndarray] = load_file(Suite(path)._arrays_file(block))
+    return arrays
+
+
+def _to_pandas(table: pa.Table) -> pd.DataFrame:
+    """Integers and booleans that may be missing keep their type."""
+    import pandas as pd
+
+    nullable = {pa.int64(): pd.Int64Dtype(), pa.bool_(): pd.BooleanDtype()}
+    optional = {f.name for f in SCHEMA if table.column(f.name).null_count}
+    plain = table.to_pandas()
+    kinds = {f.name: nullable[f.type] for f in SCHEMA if f.name in optional and f.type in nullable}
+    return plain.astype(kinds)  # type: ignore[arg-type]
+
+
+def _read_json(file: Path) -> Any:
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, json.JSONDecodeError) as error:
+        raise InputError(f"{file} cannot be read ({error})") from error
+
+
+def _replace(target: Path, write: Callable[[Path], object]) -> None:
+    """Writes beside the target, syncs, and renames: the target is whole or absent, whatever happens."""
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    try:
+        write(temporary)
+        with temporary.open("rb") as file:
+            os.fsync(file.fileno())
+        temporary.replace(target)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        if isinstance(error, (PermissionError, FileNotFoundError, NotADirectoryError)):
+            raise
+        raise OSError(
+            error.errno,
+            f"cannot write {target} ({error.strerror or error}); finished blocks are kept: make room and run the same "
+            f"command again",
+        ) from error
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise

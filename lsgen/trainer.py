@@ -1,0 +1,65 @@
+"""Lightning's Trainer with two additions: ``search``, and checkpoints and logs in one folder of their own."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+from lightning.pytorch import LightningDataModule, LightningModule
+from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint, ProgressBar
+from lightning.pytorch.loggers import CSVLogger
+
+from lsgen.search.callbacks import Preflight, SearchLogging, SearchProgress, SuiteWriter, check_task
+from lsgen.suite import Suite
+
+
+class Trainer(pl.Trainer):
+    """Lightning's Trainer, which can also search.
+
+    Unless told otherwise, ``fit`` keeps ``best.ckpt`` (lowest ``val/loss``) and ``last.ckpt`` in ``default_root_dir``,
+    and numbers go to ``default_root_dir/logs`` as CSV. All arguments are Lightning's.
+    """
+
+    search_name: str | None = None  # what a suite's default folder is called
+    search_config: str | None = None  # the resolved configuration, for the suite
+
+    @functools.wraps(pl.Trainer.__init__)  # the command line reads the signature
+    def __init__(self, **kwargs: Any) -> None:
+        root = Path(kwargs.get("default_root_dir") or "runs")
+        kwargs["default_root_dir"] = root
+        callbacks = kwargs.get("callbacks") or []
+        callbacks = list(callbacks) if isinstance(callbacks, list) else [callbacks]
+        wanted = kwargs.get("enable_checkpointing") is not False and not kwargs.get("fast_dev_run")
+        if wanted and not any(isinstance(c, Checkpoint) for c in callbacks):
+            callbacks.append(
+                ModelCheckpoint(
+                    dirpath=root, filename="best", monitor="val/loss", save_last=True, enable_version_counter=False
+                )
+            )
+        if kwargs.get("logger") in (None, True):
+            kwargs["logger"] = CSVLogger(save_dir=root, name="logs")
+        super().__init__(**{**kwargs, "callbacks": callbacks})
+
+    def search(
+        self, model: LightningModule, datamodule: LightningDataModule | None = None, out: str | None = None
+    ) -> Suite:
+        """Searches for inputs on which the SUT fails, and writes them as a suite.
+
+        Running the same search again goes on where it stopped.
+
+        Args:
+            model: A SearchTask.
+            datamodule: The data set that generator and SUT were trained on.
+            out: Folder of the suite; runs/<config name>-<8 hex digits> by default.
+        """
+        check_task(model)
+        self.predict_loop.inference_mode = False  # gradients to the latent are needed
+        writer = SuiteWriter(out, self.search_name, self.search_config)
+        bars = [c for c in self.callbacks if isinstance(c, ProgressBar)]
+        for bar in bars:
+            self.callbacks.remove(bar)
+        self.callbacks += [writer, SearchLogging(writer), Preflight(), *([SearchProgress()] if bars else [])]
+        self.predict(model, datamodule=datamodule, return_predictions=False)
+        return writer.suite

@@ -1,0 +1,126 @@
+"""The tensors that travel between generators, SUTs, objectives and searchers, and how a component is described.
+
+Shapes use S (seeds), P (candidates per seed), N (candidates, flattened), K (classes), ``*L`` (one latent) and C×H×W.
+"""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+StateT = TypeVar("StateT", bound="SearchState")
+
+
+@dataclass(frozen=True)
+class LatentSpec:
+    """What a generator's latent space looks like.
+
+    Attributes:
+        shape: Shape of one latent.
+        kind: ``"normal"`` (a standard normal prior) or ``"pixels"`` (the latent is the image).
+        bounds: Smallest and largest coordinate over 1,000 latents, measured at the end of fit; None before.
+    """
+
+    shape: tuple[int, ...]
+    kind: str = "normal"
+    bounds: tuple[float, float] | None = None
+
+    def __str__(self) -> str:
+        return "×".join(map(str, self.shape))
+
+
+@dataclass(frozen=True)
+class Seeds:
+    """Where the searches of one block start."""
+
+    latent: Tensor  # [S, *L]
+    label: Tensor  # [S] the class that a person would give
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """What an objective or criterion sees of N candidates."""
+
+    latent: Tensor  # [N, *L]
+    image: Tensor  # [N, C, H, W] in [0, 1], already rounded to 8 bits
+    logits: Tensor  # [N, K]
+    label: Tensor  # [N]
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What the networks said about one round of candidates."""
+
+    latent: Tensor  # [S, P, *L]
+    logits: Tensor  # [S, P, K]
+    fitness: Tensor  # [S, P], lower is closer to failure
+    success: Tensor  # [S, P] bool, the criterion on the 8-bit image
+    grad: Tensor | None  # [S, P, *L] d fitness / d latent, where the searcher asked for it
+
+
+@dataclass(frozen=True)
+class SearchState:
+    """Per-seed tensors, the seed axis first, so that any subset of seeds can go on alone."""
+
+    def take(self: StateT, index: Tensor) -> StateT:
+        """The state of the seeds at ``index`` [S'] only."""
+        return replace(self, **{f.name: getattr(self, f.name)[index] for f in fields(self)})
+
+
+class _Round8(torch.autograd.Function):
+    """Rounds to 8 bits going forward, passes gradients unchanged going back."""
+
+    @staticmethod
+    def forward(ctx: Any, image: Tensor) -> Tensor:
+        return from_uint8(to_uint8(image))
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        return grads[0]
+
+
+def to_uint8(image: Tensor) -> Tensor:
+    """[0, 1] floats to the 8-bit image that is stored."""
+    return (image.detach() * 255).round().clamp(0, 255).to(torch.uint8)
+
+
+def from_uint8(image: Tensor) -> Tensor:
+    """A stored 8-bit image back to [0, 1] floats."""
+    return image.float() / 255
+
+
+def round8(image: Tensor) -> Tensor:
+    """The image as it will be stored and read back; differentiable (straight-through).
+
+    Example:
+        >>> round8(torch.tensor([0.5])) * 255
+        tensor([128.])
+    """
+    rounded: Tensor = _Round8.apply(image)
+    return rounded
+
+
+def describe(obj: Any) -> Any:
+    """A component as plain data: its class and constructor arguments, nested, enough to build or to hash it.
+
+    Every lsgen component keeps each constructor argument as an attribute of the same name; this relies on it.
+
+    Example:
+        >>> describe(LatentSpec(shape=(16,)))
+        {'class': 'LatentSpec', 'args': {'shape': [16], 'kind': 'normal', 'bounds': None}}
+    """
+    if obj is None or isinstance(obj, (bool, int, float, str)):
+        return obj
+    if isinstance(obj, Path):
+        return str(obj)
+    if isinstance(obj, (list, tuple)):
+        return [describe(item) for item in obj]
+    if isinstance(obj, dict):
+        return {str(key): describe(value) for key, value in obj.items()}
+    names = [n for n in inspect.signature(type(obj)).parameters if n not in ("args", "kwargs")]
+    return {"class": type(obj).__name__, "args": {n: describe(getattr(obj, n)) for n in names}}
