@@ -64,7 +64,9 @@ def read(path: str | Path) -> dict[str, Any]:
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, EOFError, KeyError, ValueError, OSError) as error:
-        raise InputError(f"{path} cannot be read as a checkpoint ({str(error).splitlines()[0][:120]})") from error
+        raise InputError(
+            f"{path} cannot be read as a checkpoint ({type(error).__name__}); `lsgen fit` makes one"
+        ) from error
     if not isinstance(content, dict):
         raise InputError(f"{path} is not a checkpoint: it holds a {type(content).__name__}")
     return content

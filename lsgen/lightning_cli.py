@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,30 @@ import lsgen.generators
 import lsgen.objectives
 import lsgen.search
 import lsgen.suts
+from lsgen import checkpoints
+from lsgen.errors import InputError
+from lsgen.report.tables import print_suites
 from lsgen.trainer import Trainer
+
+
+# what Lightning says of every run here and nobody can act on
+NOISE = (
+    ".*LightningCLI's args parameter is intended",
+    ".*Checkpoint directory .* exists and is not empty",
+    ".*Experiment logs directory .* exists and is not empty",
+    ".*LeafSpec.* is deprecated",
+    ".*does not have many workers",
+    ".*The number of training batches .* is smaller than the logging interval",
+)
+
+
+def quieten() -> None:
+    """Keeps routine remarks of Lightning off the screen; its warnings about problems stay."""
+    for message in NOISE:
+        warnings.filterwarnings("ignore", message=message)
+    logging.getLogger("lightning.pytorch.utilities.rank_zero").addFilter(
+        lambda record: "Tip:" not in record.getMessage() and "TPU available" not in record.getMessage()
+    )
 
 
 class SaveConfig(SaveConfigCallback):
@@ -33,6 +58,7 @@ class LsgenCLI(LightningCLI):
     """Lightning's command line with ``search``."""
 
     def __init__(self, args: list[str] | None = None) -> None:
+        quieten()
         commands = self.subcommands()
         quiet: dict[str, Any] = {"exit_on_error": False}
         super().__init__(
@@ -62,6 +88,19 @@ class LsgenCLI(LightningCLI):
         """Shows where to begin."""
         parser.epilog = "Shipped configurations: configs/<dataset>/*.yaml. Show all settings: --print_config."
 
+    def _parse_ckpt_path(self) -> None:
+        """Looks at ``--ckpt_path`` early; Lightning would merge hyperparameters, which lsgen's checkpoints lack."""
+        path = self.config[self.config.subcommand].get("ckpt_path")
+        if path not in (None, "best", "last", "hpc"):
+            checkpoints.read(path)
+
+    def after_instantiate_classes(self) -> None:
+        """Refuses what cannot be trained or measured."""
+        if self.subcommand != "search" and isinstance(self.model, lsgen.search.SearchTask):
+            raise InputError(
+                f"`lsgen {self.subcommand}` takes a generator or a SUT; a SearchTask runs with `lsgen search`"
+            )
+
     def before_search(self) -> None:
         """Hands name and resolved configuration over to the suite."""
         config = self.config["search"]
@@ -69,6 +108,11 @@ class LsgenCLI(LightningCLI):
         self.trainer.search_name = Path(str(files[-1])).stem if files else None
         parser = self._parser("search")
         self.trainer.search_config = parser.dump(config, skip_none=False)
+
+    def after_search(self) -> None:
+        """Shows the headline numbers."""
+        if self.trainer.is_global_zero:
+            print_suites({type(self.model.searcher).__name__: self.trainer.suite})
 
 
 _ = (lsgen.data, lsgen.generators, lsgen.objectives, lsgen.search, lsgen.suts)

@@ -1,27 +1,90 @@
-"""From an exception to the sentence that a user needs."""
+"""From an exception to the one sentence that a user needs."""
 
 from __future__ import annotations
 
+import difflib
+import inspect
 import re
 from argparse import ArgumentError
+from importlib import import_module
 
 from lsgen.errors import InputError
 
 
 def explain(error: BaseException) -> tuple[int, str | None]:
-    """Exit status, and a sentence where the cause is known (else None: show the traceback)."""
+    """Exit status, and a sentence where the cause is known (None: the traceback is the best there is)."""
     causes = _chain(error)
     for cause in causes:
         if isinstance(cause, InputError):
             return 2, str(cause)
     for cause in causes:
         if isinstance(cause, ArgumentError):
-            return 2, _innermost(str(cause))
+            return 2, of_parser(str(cause))
     if type(error).__name__ == "MisconfigurationException":
-        return 2, str(error)
+        return 2, " ".join(str(error).split())
+    if isinstance(error, RuntimeError) and "loading state_dict" in str(error):
+        return 2, "the checkpoint does not fit the model: " + " ".join(str(error).split())[:300]
     if isinstance(error, OSError) and error.strerror:
         return 1, error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
     return 1, None
+
+
+def of_parser(text: str) -> str:
+    """The key and the innermost complaint in an error of the argument parser, which nests them many lines deep."""
+    keys = ".".join(re.findall(r'[Pp]arser key "([^"]+)"', text))
+    classes = re.findall(r"class_path '([\w.]+)'", text)
+    if match := re.search(
+        r"(?:Option|Key|[Nn]o action for key) ['\"]([\w.]+)['\"](?: is not (?:accepted|expected))?", text
+    ):
+        name = match[1]
+        known = _parameters(classes[-1]) if classes else []
+        where = (
+            f"{classes[-1].rsplit('.', 1)[-1]} has no setting {name!r}" if classes else f"there is no setting {name!r}"
+        )
+        return f"{_path(keys, name)}: {where}{_nearest(name, known)}"
+    if match := re.search(
+        r"(?:Expected a dot import path string: |Undefined name |[Ii]mport path )['\"]?([\w.]+)", text
+    ):
+        return f"{keys}: there is no class {match[1]!r}{_nearest(match[1], _class_names())}"
+    if match := re.search(r"Expected an? (.+?)\. Got value: (.*)", text):
+        return f"{keys}: expected {_type_name(match[1])}, got {match[2]!r}"
+    if match := re.search(r"arguments are required: ([\w., ]+)", text):
+        return f"{keys or 'configuration'}: missing {match[1]}"
+    if "'NoneType' object has no attribute 'keys'" in text:
+        return f"{keys}: its init_args are empty"
+    innermost = text.split("- Expected a <class 'NoneType'>")[0].rsplit("class_path ", 1)[-1]
+    return " ".join(re.sub(r'^[Pp]arser key "([^"]+)": ', r"\1: ", innermost.strip()).split())
+
+
+def _path(keys: str, name: str) -> str:
+    return name if not keys or keys == name or keys.endswith("." + name) else f"{keys}.{name}"
+
+
+def _type_name(text: str) -> str:
+    if match := re.fullmatch(r"typing\.Literal\[(.+)\]", text):
+        return f"one of {match[1]}"
+    return re.sub(r"<class '(?:\w+\.)*(\w+)'>", r"\1", text)
+
+
+def _nearest(name: str, known: list[str]) -> str:
+    """A suggestion, or the list where it is short."""
+    close = difflib.get_close_matches(name, known, n=1)
+    if close:
+        return f"; did you mean {close[0]!r}?"
+    return f"; it takes {', '.join(known)}" if 0 < len(known) <= 12 else ""
+
+
+def _parameters(class_path: str) -> list[str]:
+    module, _, name = class_path.rpartition(".")
+    return [p for p in inspect.signature(getattr(import_module(module), name)).parameters if p != "kwargs"]
+
+
+def _class_names() -> list[str]:
+    """Short names that a configuration may use."""
+    names: list[str] = []
+    for package in ("data", "generators", "objectives", "search", "suts"):
+        names += [n for n, v in vars(import_module(f"lsgen.{package}")).items() if inspect.isclass(v)]
+    return names
 
 
 def _chain(error: BaseException | None) -> list[BaseException]:
@@ -30,7 +93,3 @@ def _chain(error: BaseException | None) -> list[BaseException]:
         chain.append(error)
         error = error.__cause__ or error.__context__
     return chain
-
-
-def _innermost(text: str) -> str:
-    return re.sub(r"\s+", " ", text)

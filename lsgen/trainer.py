@@ -24,6 +24,7 @@ class Trainer(pl.Trainer):
 
     search_name: str | None = None  # what a suite's default folder is called
     search_config: str | None = None  # the resolved configuration, for the suite
+    suite: Suite | None = None  # what the last search wrote
 
     @functools.wraps(pl.Trainer.__init__)  # the command line reads the signature
     def __init__(self, **kwargs: Any) -> None:
@@ -62,4 +63,5 @@ class Trainer(pl.Trainer):
             self.callbacks.remove(bar)
         self.callbacks += [writer, SearchLogging(writer), Preflight(), *([SearchProgress()] if bars else [])]
         self.predict(model, datamodule=datamodule, return_predictions=False)
+        self.suite = writer.suite
         return writer.suite

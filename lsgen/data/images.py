@@ -81,7 +81,9 @@ class ImageData(LightningDataModule):
                 )
             fit, val = sources.split(train, self.val_share)
             parts = {"train": fit, "val": val, "test": test}
-            self._parts = {k: InMemory(torch.from_numpy(a.images), torch.from_numpy(a.labels)) for k, a in parts.items()}
+            self._parts = {
+                k: InMemory(torch.from_numpy(a.images), torch.from_numpy(a.labels)) for k, a in parts.items()
+            }
         return self._parts[split]
 
     @property
@@ -126,6 +128,12 @@ class ImageData(LightningDataModule):
     def test_dataloader(self) -> DataLoader[tuple[Tensor, Tensor]]:
         """Test batches."""
         return self._loader("test")
+
+    def predict_dataloader(self) -> DataLoader[Any]:
+        """The model's own: a search brings blocks of seeds."""
+        assert self.trainer is not None
+        loader: DataLoader[Any] = self.trainer.lightning_module.predict_dataloader()
+        return loader
 
 
 def check_fits(module: LightningModule, trainer: Trainer) -> None:

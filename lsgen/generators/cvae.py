@@ -10,7 +10,8 @@ from torch.nn import functional as F
 from lsgen.errors import InputError
 from lsgen.generators.base import Generator
 
-SMALLEST = 4  # the encoder halves images until no side is longer
+SMALLEST = 7  # the encoder halves images until no side is longer
+HIDDEN = 256  # units between latent and the bottom of the decoder
 
 
 class CVAE(Generator):
@@ -144,9 +145,10 @@ def _encoder(channels: list[int]) -> nn.Sequential:
 def _decoder(
     sizes: list[tuple[int, int]], channels: list[int], inputs: int, bottom: tuple[int, int, int]
 ) -> nn.Sequential:
-    """A linear stage to the bottom, then one stage for each doubling; the last one gives pixel logits."""
+    """Two linear stages to the bottom, then one stage for each doubling; the last one gives pixel logits."""
     stages: list[nn.Module] = [
-        nn.Sequential(nn.Linear(inputs, bottom[0] * bottom[1] * bottom[2]), nn.LeakyReLU(0.1), nn.Unflatten(1, bottom))
+        nn.Sequential(nn.Linear(inputs, HIDDEN), nn.LeakyReLU(0.1)),
+        nn.Sequential(nn.Linear(HIDDEN, bottom[0] * bottom[1] * bottom[2]), nn.LeakyReLU(0.1), nn.Unflatten(1, bottom)),
     ]
     for level in range(len(channels) - 1, 0, -1):
         stage: list[nn.Module] = [nn.Upsample(size=sizes[level - 1])]

@@ -11,8 +11,8 @@ from lsgen.data import ImageData
 from lsgen.errors import InputError
 from lsgen.generators.base import Generator
 from lsgen.loggers import log_image
-from lsgen.suts import SUT
-from lsgen.types import round8
+from lsgen.suts import SUT, accuracy
+from lsgen.types import from_uint8, to_uint8
 
 CHUNK = 250
 
@@ -26,7 +26,7 @@ class GeneratorQuality(Callback):
 
     Args:
         judge: The SUT that reads the images, best one that is not under test; without it only pictures are made.
-        samples: How many prior samples are judged.
+        samples: How many prior samples are judged, and at most how many reconstructions.
     """
 
     def __init__(self, *, judge: SUT | None = None, samples: int = 1000) -> None:
@@ -47,10 +47,11 @@ class GeneratorQuality(Callback):
             return
         if self.judge is not None:
             self.judge.to(module.device).eval()
-            accuracy = sample_accuracy(module, self.judge, self.samples)
-            module.log(f"{stage}/sample_accuracy", accuracy, prog_bar=True, rank_zero_only=True)
+            value = sample_accuracy(module, self.judge, self.samples)
+            module.log(f"{stage}/sample_accuracy", value, prog_bar=True, rank_zero_only=True)
             if module.encodes:
-                value = reconstruction_accuracy(module, self.judge, trainer.datamodule, stage)  # type: ignore[attr-defined]
+                data: ImageData = trainer.datamodule  # type: ignore[attr-defined]
+                value = reconstruction_accuracy(module, self.judge, data, stage, self.samples)
                 module.log(f"{stage}/reconstruction_accuracy", value, rank_zero_only=True)
         if trainer.is_global_zero:
             log_image(trainer, f"{stage}/samples", sample_grid(module))
@@ -61,15 +62,16 @@ def sample_accuracy(generator: Generator, judge: SUT, n: int, seed: int = 0) -> 
     """Share of ``n`` plain prior samples, classes in turn, that ``judge`` reads as the class they were made for."""
     y = torch.arange(n, device=generator.device) % generator.num_classes
     z = generator.sample_prior(n, y, torch.Generator().manual_seed(seed))
-    return _accuracy(judge, ((generator.decode(a, b), b) for a, b in _chunks(z, y)))
+    return accuracy(judge, torch.cat([to_uint8(generator.decode(a, b)) for a, b in _chunks(z, y)]), y)
 
 
 @torch.no_grad()
-def reconstruction_accuracy(generator: Generator, judge: SUT, data: ImageData, split: str) -> float:
-    """Share of up to 1,000 images of a split whose reconstruction ``judge`` reads as their label."""
+def reconstruction_accuracy(generator: Generator, judge: SUT, data: ImageData, split: str, n: int) -> float:
+    """Share of up to ``n`` images of a split whose reconstruction ``judge`` reads as their label."""
     part = data[split]  # type: ignore[index]
-    x, y = part.images[:1000].to(generator.device).float() / 255, part.labels[:1000].to(generator.device)
-    return _accuracy(judge, ((generator.decode(generator.encode(a, b), b), b) for a, b in _chunks(x, y)))
+    x, y = from_uint8(part.images[:n]).to(generator.device), part.labels[:n].to(generator.device)
+    images = [to_uint8(generator.decode(generator.encode(a, b), b)) for a, b in _chunks(x, y)]
+    return accuracy(judge, torch.cat(images), y)
 
 
 @torch.no_grad()
@@ -83,11 +85,3 @@ def sample_grid(generator: Generator, columns: int = 10, seed: int = 0) -> Tenso
 
 def _chunks(*tensors: Tensor) -> zip[tuple[Tensor, ...]]:
     return zip(*(t.split(CHUNK) for t in tensors), strict=True)
-
-
-def _accuracy(judge: SUT, batches: object) -> float:
-    right = total = 0
-    for x, y in batches:  # type: ignore[attr-defined]
-        right += int((judge.logits(round8(x)).argmax(1) == y).sum())
-        total += len(y)
-    return right / total

@@ -13,9 +13,9 @@ def failure_rate(predicted: Tensor, label: Tensor) -> Tensor:
 
     Example:
         >>> failure_rate(torch.tensor([0, 1, 2, 2]), torch.tensor([0, 1, 1, 2]))
-        tensor(0.2500)
+        tensor(0.2500, dtype=torch.float64)
     """
-    return (predicted != label).float().mean()
+    return (predicted != label).double().mean()
 
 
 def true_probability(logits: Tensor, label: Tensor) -> Tensor:
@@ -44,10 +44,10 @@ def success_rate(failed: Tensor, seed_id: Tensor) -> Tensor:
 
     Example:
         >>> success_rate(torch.tensor([True, False, False, False]), torch.tensor([0, 0, 1, 1]))
-        tensor(0.5000)
+        tensor(0.5000, dtype=torch.float64)
     """
     seeds = seed_id.unique()
-    return torch.tensor(len(seed_id[failed].unique()) / len(seeds) if len(seeds) else torch.nan)
+    return torch.tensor(len(seed_id[failed].unique()) / len(seeds) if len(seeds) else torch.nan, dtype=torch.float64)
 
 
 def label_diversity(predicted: Tensor, label: Tensor, group: Tensor) -> Tensor:
@@ -57,12 +57,12 @@ def label_diversity(predicted: Tensor, label: Tensor, group: Tensor) -> Tensor:
 
     Example:
         >>> label_diversity(torch.tensor([1, 2, 2, 3]), torch.tensor([0, 0, 0, 3]), torch.tensor([7, 7, 7, 8]))
-        tensor(2.)
+        tensor(2., dtype=torch.float64)
     """
     wrong = predicted != label
     pairs = torch.stack([group[wrong], predicted[wrong]], dim=1).unique(dim=0)
     groups = group[wrong].unique()
-    return torch.tensor(len(pairs) / len(groups) if len(groups) else torch.nan)
+    return torch.tensor(len(pairs) / len(groups) if len(groups) else torch.nan, dtype=torch.float64)
 
 
 def escape_rate(predicted: Tensor, label: Tensor, num_classes: int) -> Tensor:
@@ -73,8 +73,8 @@ def escape_rate(predicted: Tensor, label: Tensor, num_classes: int) -> Tensor:
     Example:
         >>> escape_rate(torch.tensor([0, 1, 1, 1]), torch.tensor([0, 0, 1, 1]), 2)
         tensor([[0.5000, 0.5000],
-                [0.0000, 1.0000]])
+                [0.0000, 1.0000]], dtype=torch.float64)
     """
-    counts = torch.zeros(num_classes, num_classes)
-    counts.index_put_((label, predicted), torch.ones(len(label)), accumulate=True)
+    counts = torch.zeros(num_classes, num_classes, dtype=torch.float64)
+    counts.index_put_((label, predicted), torch.ones(len(label), dtype=torch.float64), accumulate=True)
     return counts / counts.sum(dim=1, keepdim=True)

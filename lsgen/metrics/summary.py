@@ -30,9 +30,7 @@ def summarise(table: pd.DataFrame, num_classes: int, seconds: float) -> dict[str
     overall = _rates(table)
     cases = table[table["viable"]]
     predicted, label = (torch.tensor(cases[c].to_numpy("int64")) for c in ("predicted", "label"))
-    overall["escape_rate"] = [
-        [_plain(x) for x in row] for row in F.escape_rate(predicted, label, num_classes).tolist()
-    ]
+    overall["escape_rate"] = [[_plain(x) for x in row] for row in F.escape_rate(predicted, label, num_classes).tolist()]
     queries = int(table["queries"].sum())
     overall |= {
         "queries": queries,
@@ -61,7 +59,7 @@ def _rates(table: pd.DataFrame) -> dict[str, Any]:
         "success_rate": _plain(F.success_rate(failed, seed)),
         "label_diversity": _plain(F.label_diversity(predicted, label, label if one_case_a_seed else seed)),
         "seed_viability": _plain((seeds["seed_predicted"] == seeds["label"]).mean()),
-        **{key: _plain(cases[column].mean()) for key, column in MEANS.items()},
+        **{key: _plain(cases[column].astype("float64").mean()) for key, column in MEANS.items()},
     }
 
 

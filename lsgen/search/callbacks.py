@@ -16,6 +16,7 @@ from lsgen.errors import InputError
 from lsgen.generators.quality import sample_accuracy
 from lsgen.search.base import SeedRandom
 from lsgen.suite import Suite
+from lsgen.suts import accuracy
 from lsgen.types import Evaluation, describe
 
 if TYPE_CHECKING:
@@ -55,13 +56,20 @@ class SearchCallback(Callback):
 class SearchProgress(TQDMProgressBar, SearchCallback):
     """A bar over blocks with the step within the block and the failure rate so far."""
 
-    @property
-    def predict_description(self) -> str:
-        """What stands left of the bar."""
-        return "Searching"
+    def on_predict_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Leaves the screen to what is said before the first step."""
+
+    def on_search_start(self, trainer: Trainer, task: SearchTask) -> None:
+        """Draws the bar."""
+        super().on_predict_start(trainer, task)
+
+    def on_predict_batch_start(self, trainer: Trainer, pl_module: LightningModule, *args: Any, **kwargs: Any) -> None:
+        """Names what is going on."""
+        super().on_predict_batch_start(trainer, pl_module, *args, **kwargs)
+        self.predict_progress_bar.set_description("searching", refresh=False)
 
     def on_search_step_end(self, trainer: Trainer, task: SearchTask, info: StepInfo) -> None:
-        """Shows how many candidates of this step fail."""
+        """Shows how many seeds have a success in this step."""
         if self.is_enabled:
             hits = info.evaluation.success.any(dim=1)
             self._show(task, step=f"{info.step}/{info.steps}", hits=f"{int(hits.sum())}/{len(hits)}")
@@ -74,7 +82,8 @@ class SearchProgress(TQDMProgressBar, SearchCallback):
     def _show(self, task: SearchTask, **more: str) -> None:
         if int(task.failure_rate.total):
             more = {"FR": f"{float(task.failure_rate.compute()):.1%}", **more}
-        self.predict_progress_bar.set_postfix(more)
+        self.predict_progress_bar.set_postfix(more, refresh=False)
+        self.predict_progress_bar.update(0)  # draws at most ten times a second
 
 
 class Preflight(SearchCallback):
@@ -105,8 +114,7 @@ class Preflight(SearchCallback):
 def _clean_accuracy(task: SearchTask) -> str:
     part = task.data["test"]
     n = min(LOOK, len(part))
-    predicted = task.evaluator.classify(part.images[:n].to(task.device)).argmax(1).cpu()
-    return f"{n} test images: {float((predicted == part.labels[:n]).float().mean()):.2%}"
+    return f"{n:,} test images: {accuracy(task.sut, part.images[:n], part.labels[:n]):.2%}"
 
 
 def _seeds_failure_rate(task: SearchTask) -> str:
@@ -118,18 +126,18 @@ def _seeds_failure_rate(task: SearchTask) -> str:
 
 
 def _estimate(task: SearchTask, processes: int) -> str:
-    """Time at today's speed; early stops make it shorter."""
+    """Queries and time at the speed of now; early stops make it less."""
     assert task.chunk is not None
-    evaluator, searcher = task.evaluator, task.searcher
-    state = searcher.init(task.start(task.block(0), SeedRandom(task.seed, 0, len(task.block(0).label), task.device)),
-                          SeedRandom(task.seed, 0, len(task.block(0).label), task.device))  # fmt: skip
-    candidates = searcher.ask(state).shape[1] * searcher.steps
-    plain = evaluator.seconds_per_image(task.chunk, needs_grad=False)
-    stepping = evaluator.seconds_per_image(task.chunk, needs_grad=searcher.needs_grad) if searcher.steps else 0.0
+    searcher, evaluator = task.searcher, task.evaluator
+    block = task.block(task.pending[0])
+    rng = SeedRandom(task.seed, block.number, len(block.label), task.device)
+    candidates = searcher.ask(searcher.init(task.start(block, rng), rng)).shape[1] * searcher.steps
+    judged = evaluator.seconds_per_image(task.chunk, needs_grad=False)
+    stepped = evaluator.seconds_per_image(task.chunk, needs_grad=searcher.needs_grad) if searcher.steps else 0.0
     seeds = min(len(task.pending) * task.block_size, len(task.plan.label))
-    seconds = seeds * (2 * plain + candidates * stepping) / processes
-    queries = seeds * (candidates + 2)
-    return f"{queries:,} SUT queries, {duration(seconds)}"
+    passes = 1 if searcher.steps == 0 else 2  # the seed, and what became of it
+    seconds = seeds * (passes * judged + candidates * stepped) / processes
+    return f"{seeds * (candidates + passes):,} SUT queries, {duration(seconds)}"
 
 
 def duration(seconds: float) -> str:
@@ -268,5 +276,3 @@ def check_task(model: object) -> None:
             f"`lsgen search` takes a SearchTask as model, got {type(model).__name__}; configs/mnist5k/search/pgd.yaml "
             f"shows one"
         )
-
-

@@ -71,9 +71,7 @@ class Evaluator:
         """One round of candidates; [S, P, *L], [S]."""
         s, p = latent.shape[:2]
         flat, labels = latent.flatten(0, 1), label.repeat_interleave(p)
-        parts = [
-            tuple(t[:n] for t in self._score_chunk(z, y, needs_grad)) for n, z, y in self._chunks(flat, labels)
-        ]
+        parts = [tuple(t[:n] for t in self._score_chunk(z, y, needs_grad)) for n, z, y in self._chunks(flat, labels)]
         columns = [torch.cat(column).unflatten(0, (s, p)) for column in zip(*parts, strict=True)]
         logits, fitness, success = columns[:3]
         return Evaluation(latent, logits, fitness, success, columns[3] if needs_grad else None)

@@ -141,5 +141,7 @@ def _classes(classes: list[int] | None, data: ImageData) -> list[int]:
     if not classes or len(set(classes)) < len(classes):
         raise InputError(f"classes must name at least one class, each once, got {classes}")
     if wrong := [k for k in classes if not 0 <= k < data.num_classes]:
-        raise InputError(f"classes: there is no class {wrong[0]} in {data.name}; its classes are 0 to {data.num_classes - 1}")
+        raise InputError(
+            f"classes: there is no class {wrong[0]} in {data.name}; its classes are 0 to {data.num_classes - 1}"
+        )
     return classes

@@ -1,6 +1,6 @@
 """Systems under test: classifiers, their networks, and how a trained one is opened."""
 
-from lsgen.suts.base import SUT, pretrained
+from lsgen.suts.base import SUT, accuracy, pretrained
 from lsgen.suts.classifier import Classifier
 
-__all__ = ["SUT", "Classifier", "pretrained"]
+__all__ = ["SUT", "Classifier", "accuracy", "pretrained"]

@@ -5,9 +5,13 @@ from __future__ import annotations
 from abc import abstractmethod
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from lsgen import checkpoints
+from lsgen.types import from_uint8
+
+CHUNK = 256  # images classified at once when accuracy is measured
 
 
 class SUT(checkpoints.SavedModule):
@@ -35,6 +39,14 @@ class SUT(checkpoints.SavedModule):
     def forward(self, x: Tensor) -> Tensor:
         """The same as :meth:`logits`."""
         return self.logits(x)
+
+
+@torch.no_grad()
+def accuracy(sut: SUT, images: Tensor, labels: Tensor) -> float:
+    """Share of stored images [N, C, H, W] (uint8) that ``sut`` classifies as their label [N]."""
+    pairs = zip(images.split(CHUNK), labels.split(CHUNK), strict=True)
+    right = sum(int((sut.logits(from_uint8(x.to(sut.device))).argmax(1).cpu() == y.cpu()).sum()) for x, y in pairs)
+    return right / len(labels)
 
 
 def pretrained(path: str | Path) -> SUT:
