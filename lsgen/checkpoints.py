@@ -47,7 +47,7 @@ def load(path: str | Path, base: type[ModuleT]) -> ModuleT:
         if about["role"] != base.role:
             raise InputError(f"{path} holds a {about['role']} ({about['class']}), and a {base.role} is needed here")
         raise InputError(
-            f"{path} holds a {about['class']}, a class that is not loaded; known {base.role}s: {', '.join(sorted(known))}"
+            f"{path} holds a {about['class']}, which is not loaded; known {base.role}s: {', '.join(sorted(known))}"
         )
     module = known[about["class"]](**about["args"])
     try:

@@ -46,6 +46,7 @@ def main(args: list[str] | None = None) -> int:
 def _run(command: str, args: list[str]) -> None:
     if command in LIGHTNING:
         os.environ.setdefault("TORCH_FORCE_WEIGHTS_ONLY_LOAD", "1")  # no checkpoint may run code, Lightning's neither
+        os.environ.setdefault("JSONARGPARSE_DEPRECATION_WARNINGS", "off")  # they are about Lightning's own calls
         from lsgen.lightning_cli import LsgenCLI
 
         given = [command, *args]

@@ -22,7 +22,6 @@ from lsgen.errors import InputError
 from lsgen.report.tables import print_suites
 from lsgen.trainer import Trainer
 
-
 # what Lightning says of every run here and nobody can act on
 NOISE = (
     ".*LightningCLI's args parameter is intended",
@@ -30,6 +29,7 @@ NOISE = (
     ".*Experiment logs directory .* exists and is not empty",
     ".*LeafSpec.* is deprecated",
     ".*does not have many workers",
+    ".*predict returned None if it was on purpose",
     ".*The number of training batches .* is smaller than the logging interval",
 )
 
@@ -51,11 +51,13 @@ class SaveConfig(SaveConfigCallback):
         if stage == "fit" and trainer.is_global_zero:
             folder = Path(trainer.default_root_dir)
             folder.mkdir(parents=True, exist_ok=True)
-            self.parser.save(self.config, folder / "config.yaml", skip_none=False, overwrite=True, multifile=False)
+            self.parser.save(self.config, folder / "config.yaml", skip_unset=False, overwrite=True, multifile=False)
 
 
 class LsgenCLI(LightningCLI):
     """Lightning's command line with ``search``."""
+
+    trainer: Trainer
 
     def __init__(self, args: list[str] | None = None) -> None:
         quieten()
@@ -107,11 +109,11 @@ class LsgenCLI(LightningCLI):
         files = config.get("config") or []
         self.trainer.search_name = Path(str(files[-1])).stem if files else None
         parser = self._parser("search")
-        self.trainer.search_config = parser.dump(config, skip_none=False)
+        self.trainer.search_config = parser.dump(config, skip_unset=False)
 
     def after_search(self) -> None:
         """Shows the headline numbers."""
-        if self.trainer.is_global_zero:
+        if self.trainer.is_global_zero and self.trainer.suite is not None:
             print_suites({type(self.model.searcher).__name__: self.trainer.suite})
 
 

@@ -21,9 +21,9 @@ def quickstart(args: list[str]) -> None:
     """
     parser = argparse.ArgumentParser(
         prog="lsgen quickstart",
-        description="Trains a small classifier and a CVAE on 5,000 embedded MNIST digits, searches for failures by random "
-        "sampling and by latent PGD, and compares them. Needs no download; a few minutes on two cores. Running it again "
-        "goes on where it stopped.",
+        description="Trains a small classifier and a CVAE on 5,000 embedded MNIST digits, searches for failures by "
+        "random sampling and by latent PGD, and compares them. Needs no download; a few minutes on two cores. Running "
+        "it again goes on where it stopped.",
     )
     parser.add_argument(
         "--out", default="runs/quickstart", help="folder for everything it makes (default: %(default)s)"
@@ -98,9 +98,8 @@ def _judge(out: Path) -> None:
     sut, cvae = suts.pretrained(out / "sut/best.ckpt"), generators.pretrained(out / "cvae/best.ckpt")
     data = ImageData(name="mnist5k")
     test = data["test"]
-    print(
-        f"clean accuracy of the SUT:          {suts.accuracy(sut, test.images, test.labels):.1%} of {len(test):,} test images"
-    )
+    clean = suts.accuracy(sut, test.images, test.labels)
+    print(f"clean accuracy of the SUT:          {clean:.1%} of {len(test):,} test images")
     print(f"CVAE samples read as intended:      {sample_accuracy(cvae, sut, 1000):.1%} of 1,000")
     print(f"CVAE reconstructions read rightly:  {reconstruction_accuracy(cvae, sut, data, 'test', 1000):.1%} of 1,000")
 
@@ -129,9 +128,11 @@ def factor(random: dict[str, Any], searched: dict[str, Any]) -> str:
     """
     if random["failed"]:
         times = searched["failure_rate"] / random["failure_rate"]
-        return f"PGD found {times:.1f} times as many failures as random sampling ({searched['failed']} vs {random['failed']})."
+        counts = f"{searched['failed']} vs {random['failed']}"
+        return f"PGD found {times:.1f} times as many failures as random sampling ({counts})."
     upper = 1 - 0.05 ** (1 / random["n_cases"])
+    times = searched["failure_rate"] / upper
     return (
         f"PGD found {searched['failed']} failures, random sampling none in {random['n_cases']:,} (its rate is below "
-        f"{upper:.2%} with 95 % confidence): PGD fails the SUT at least {searched['failure_rate'] / upper:.0f} times as often."
+        f"{upper:.2%} with 95 % confidence): PGD fails the SUT at least {times:.0f} times as often."
     )

@@ -252,7 +252,7 @@ def _to_pandas(table: pa.Table) -> pd.DataFrame:
     optional = {f.name for f in SCHEMA if table.column(f.name).null_count}
     plain = table.to_pandas()
     kinds = {f.name: nullable[f.type] for f in SCHEMA if f.name in optional and f.type in nullable}
-    return plain.astype(kinds)  # type: ignore[arg-type]
+    return plain.astype(kinds)
 
 
 def _read_json(file: Path) -> Any:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
-from lightning.pytorch import LightningDataModule, LightningModule
+from lightning.pytorch import Callback, LightningDataModule, LightningModule
 from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint, ProgressBar
 from lightning.pytorch.loggers import CSVLogger
 
@@ -26,7 +26,6 @@ class Trainer(pl.Trainer):
     search_config: str | None = None  # the resolved configuration, for the suite
     suite: Suite | None = None  # what the last search wrote
 
-    @functools.wraps(pl.Trainer.__init__)  # the command line reads the signature
     def __init__(self, **kwargs: Any) -> None:
         root = Path(kwargs.get("default_root_dir") or "runs")
         kwargs["default_root_dir"] = root
@@ -58,10 +57,15 @@ class Trainer(pl.Trainer):
         check_task(model)
         self.predict_loop.inference_mode = False  # gradients to the latent are needed
         writer = SuiteWriter(out, self.search_name, self.search_config)
-        bars = [c for c in self.callbacks if isinstance(c, ProgressBar)]
+        callbacks: list[Callback] = self.callbacks  # type: ignore[attr-defined]
+        bars = [c for c in callbacks if isinstance(c, ProgressBar)]
         for bar in bars:
-            self.callbacks.remove(bar)
-        self.callbacks += [writer, SearchLogging(writer), Preflight(), *([SearchProgress()] if bars else [])]
+            callbacks.remove(bar)
+        callbacks += [writer, SearchLogging(writer), Preflight(), *([SearchProgress()] if bars else [])]
         self.predict(model, datamodule=datamodule, return_predictions=False)
         self.suite = writer.suite
         return writer.suite
+
+
+# the command line reads the signature, and with it which settings there are and what they mean
+functools.update_wrapper(Trainer.__init__, pl.Trainer.__init__)

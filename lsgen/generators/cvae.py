@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import torch
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
@@ -45,7 +47,8 @@ class CVAE(Generator):
             raise InputError("latent_dim, embedding_dim, width and num_classes must be at least 1")
         if min(image_shape[1:]) <= SMALLEST:
             raise InputError(f"CVAE needs images larger than {SMALLEST}×{SMALLEST} pixels, got {tuple(image_shape)}")
-        self.image_shape, self.num_classes = tuple(image_shape), num_classes
+        channels_, height, wide = image_shape
+        self.image_shape, self.num_classes = (channels_, height, wide), num_classes
         self.latent_dim, self.embedding_dim, self.width = latent_dim, embedding_dim, width
         self.beta, self.lr = beta, lr
         self.embedding = nn.Embedding(num_classes, embedding_dim)
@@ -137,7 +140,7 @@ def _pyramid(image_shape: tuple[int, ...], width: int) -> tuple[list[tuple[int, 
 
 def _encoder(channels: list[int]) -> nn.Sequential:
     layers: list[nn.Module] = []
-    for inputs, outputs in zip(channels, channels[1:], strict=False):
+    for inputs, outputs in pairwise(channels):
         layers += [nn.Conv2d(inputs, outputs, 3, stride=2, padding=1), nn.BatchNorm2d(outputs), nn.LeakyReLU(0.1)]
     return nn.Sequential(*layers)
 

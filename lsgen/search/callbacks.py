@@ -106,7 +106,7 @@ class Preflight(SearchCallback):
         if readable < READABLE:
             rank_zero_warn(
                 f"the SUT reads only {readable:.1%} of the generator's plain samples as intended: what a search finds "
-                f"may be the generator's fault and not the SUT's. Train the generator longer, or lower the seeds' scale.",
+                f"may be the generator's fault and not the SUT's. Train it longer, or lower the seeds' scale.",
                 category=UserWarning,
             )
 

@@ -101,8 +101,11 @@ def tabulate(
         "image": last.image,
         "logits": last.logits,
     }
-    on_cpu = ({k: v.detach().cpu().contiguous() for k, v in d.items()} for d in (columns, arrays))
-    return Cases(block.number, *on_cpu)
+    return Cases(block.number, _on_cpu(columns), _on_cpu(arrays))
+
+
+def _on_cpu(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
 
 
 def _distances(z0: Tensor, z: Tensor, x0: Tensor, x: Tensor) -> dict[str, Tensor]:

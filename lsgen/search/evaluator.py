@@ -86,7 +86,7 @@ class Evaluator:
             grads = torch.autograd.grad(fitness.sum(), z) if needs_grad else ()
         return logits.detach(), fitness.detach(), self.criterion(candidates), *grads
 
-    def _chunks(self, *tensors: Tensor) -> Iterator[tuple]:  # type: ignore[type-arg]
+    def _chunks(self, *tensors: Tensor) -> Iterator[tuple]:
         """Pieces of ``chunk`` rows, the last one padded with zeros, each with its number of real rows in front."""
         for start in range(0, len(tensors[0]), self.chunk):
             pieces = [t[start : start + self.chunk] for t in tensors]

@@ -50,7 +50,7 @@ class SeedSource(ABC):
         """Data set images of seeds, [S, C, H, W] uint8, where seeds come from a data set."""
         return None
 
-    def check(self, generator: Generator) -> None:
+    def check(self, generator: Generator) -> None:  # noqa: B027 (most sources serve every generator)
         """Refuses a generator that this source cannot serve."""
 
 

@@ -1,0 +1,168 @@
+"""The command line: every shipped configuration, the help, and wrong input."""
+
+import errno
+import os
+
+import numpy as np
+import pytest
+import torch
+
+import lsgen
+import lsgen.suite
+from lsgen import load_suite
+from lsgen.cli import main
+from tests.conftest import QUIET, ROOT
+from tests.toys import write_npz
+
+CONFIGS = sorted((ROOT / "configs").rglob("*.yaml"))
+SEARCH, SUT = "configs/mnist5k/search/pgd.yaml", "configs/mnist5k/sut.yaml"
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=[str(c.relative_to(ROOT / "configs")) for c in CONFIGS])
+def test_every_shipped_configuration_parses(config, capsys):
+    command = "search" if config.parent.name == "search" else "fit"
+    assert main([command, f"--config={config}", "--print_config"]) == 0
+    assert "class_path" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("args", [["--help"], [], ["-h"]])
+def test_help(args, capsys):
+    assert main(args) == 0
+    assert "lsgen search --config" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", ["fit", "validate", "test", "search", "quickstart"])
+def test_help_of_each_command(command, capsys):
+    assert main([command, "--help"]) == 0
+    assert f"{command} " in capsys.readouterr().out
+
+
+def test_version(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"lsgen {lsgen.__version__}\n"
+
+
+# arguments -> what the message must say; {trained}, {tmp} are folders
+BAD = {
+    "unknown command": (["serach"], ["no command 'serach'", "search"]),
+    "no model": (["search"], ["model", "data"]),
+    "missing file": (["search", "--config=nowhere.yaml"], ["nowhere.yaml"]),
+    "misspelt key": (["search", f"--config={SEARCH}", "--model.sercher=LatentPGD"], ["sercher", "'searcher'"]),
+    "misspelt nested key": (["search", f"--config={SEARCH}", "--model.searcher.stepz=1"], ["model.searcher.stepz", "'steps'"]),
+    "misspelt class": (["search", f"--config={SEARCH}", "--model.searcher=LatentPDG"], ["model.searcher", "'LatentPGD'"]),
+    "wrong type": (["search", f"--config={SEARCH}", "--model.searcher.steps=many"], ["model.searcher.steps", "int", "many"]),
+    "wrong choice": (["search", f"--config={SEARCH}", "--model.seeds.distribution=flat"], ["distribution", "'uniform'"]),
+    "trainer key": (["search", f"--config={SEARCH}", "--trainer.devicez=2"], ["devicez"]),
+    "missing keys": (["search", "--model=SearchTask", "--data=ImageData"], ["model", "generator", "sut"]),
+    "block size": (["@search", "--model.block_size=0"], ["block_size", "at least 1"]),
+    "batch size": (["@search", "--model.eval_batch_size=33"], ["eval_batch_size", "multiple of 32"]),
+    "negative steps": (["@search", "--model.searcher.steps=-1"], ["steps >= 0"]),
+    "class index": (["@search", "--model.seeds.classes=[3,10]"], ["no class 10", "0 to 9"]),
+    "no seeds": (["@search", "--model.seeds.per_class=0"], ["per_class"]),
+    "data set name": (["@search", "--data.name=mnits"], ["mnits"]),
+    "no checkpoint": (["@search", "--model.sut.path={tmp}/none.ckpt"], ["none.ckpt", "lsgen fit"]),
+    "checkpoint of the wrong kind": (["@search", "--model.sut.path={trained}/cvae/best.ckpt"], ["CVAE", "SUT is needed"]),
+    "not a checkpoint": (["@search", "--model.sut.path=README.md"], ["README.md", "cannot be read"]),
+    "foreign checkpoint": (["@search", "--model.sut.path={tmp}/foreign.ckpt"], ["not a checkpoint of lsgen"]),
+    "code in a checkpoint": (["@search", "--model.sut.path={tmp}/evil.ckpt"], ["evil.ckpt", "cannot be read"]),
+    "other images": (["@search", "--data.name=npz", "--data.path={tmp}/small"], ["(1, 28, 28)", "(1, 4, 4)"]),
+    "other classes": (["@search", "--data.name=npz", "--data.path={tmp}/few"], ["10 classes", "2"]),
+    "no arrays": (["@search", "--data.name=npz", "--data.path={tmp}"], ["train.npz"]),
+    "occupied folder": (["@search", "--out={tmp}/small"], ["small", "not a suite"]),
+    "unwritable folder": (["@search", "--out={tmp}/file.txt/x"], ["file.txt", "choose another --out"]),
+    "a model that is no search": (["search", f"--config={SUT}"], ["SearchTask", "Classifier"]),
+    "a search that is to be trained": (["fit", f"--config={SEARCH}", *["--model.sut.path={trained}/sut/best.ckpt", "--model.generator.path={trained}/cvae/best.ckpt"]], ["lsgen search"]),
+    "network name": (["fit", f"--config={SUT}", "--model.network=lent5"], ["lent5", "mnist_cnn"]),
+    "model and data differ": (["fit", f"--config={SUT}", "--model.num_classes=9", *QUIET], ["9 classes", "10"]),
+    "no checkpoint to test": (["test", f"--config={SUT}", "--ckpt_path=none.ckpt"], ["none.ckpt"]),
+    "checkpoint of another model": (["test", f"--config={SUT}", "--ckpt_path={trained}/cvae/best.ckpt"], ["does not fit"]),
+    "quickstart into a file": (["quickstart", "--out={tmp}/file.txt"], ["file.txt"]),
+}  # fmt: skip
+
+
+class Evil:
+    """Would run code if it were unpickled."""
+
+    def __reduce__(self):
+        return os.mkdir, ("pwned",)
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory, trained):
+    tmp = tmp_path_factory.mktemp("bad")
+    write_npz(tmp / "small", classes=10)
+    write_npz(tmp / "few", side=28)
+    (tmp / "file.txt").write_text("a file")
+    torch.save({"weights": torch.zeros(1)}, tmp / "foreign.ckpt")
+    torch.save({"state_dict": Evil()}, tmp / "evil.ckpt")
+    return {"tmp": str(tmp), "trained": str(trained)}
+
+
+@pytest.mark.parametrize(("args", "words"), BAD.values(), ids=BAD)
+def test_wrong_input_ends_with_2_and_a_sentence(args, words, places, search_args, capsys):
+    args = [a.format(**places) for a in args]
+    full = search_args(*args[1:]) if args[0] == "@search" else args
+    assert main(full) == 2
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said.startswith("lsgen: ")
+    assert len(said) < 400
+    for word in words:
+        assert word in said
+    assert not os.path.exists("pwned")
+
+
+def test_a_sut_that_does_not_fit_the_generator_is_refused(trained, search_args, tmp_path, capsys):
+    from lsgen import checkpoints
+    from lsgen.suts import Classifier
+
+    other = Classifier(num_classes=9)
+    about = {"role": "SUT", **checkpoints.describe(other)}
+    torch.save({"state_dict": other.state_dict(), checkpoints.KEY: about}, tmp_path / "nine.ckpt")
+    assert main(search_args(f"--model.sut.path={tmp_path}/nine.ckpt")) == 2
+    assert "10 classes, the SUT takes (1, 28, 28) in 9" in capsys.readouterr().err
+
+
+def test_a_full_disk_ends_with_1_and_keeps_what_was_finished(search_args, tmp_path, monkeypatch, capsys):
+    out, real = tmp_path / "s", lsgen.suite.pq.write_table
+
+    def full_after_two(table, file, *args, **kwargs):
+        if "block-00002" in str(file):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        real(table, file, *args, **kwargs)
+
+    monkeypatch.setattr(lsgen.suite.pq, "write_table", full_after_two)
+    assert main(search_args(f"--out={out}", method="random")) == 1
+    said = capsys.readouterr().err
+    assert "No space left" in said
+    assert "Traceback" not in said
+    assert load_suite(out).blocks == [0, 1]
+    monkeypatch.undo()
+    assert main(search_args(f"--out={out}", method="random")) == 0
+    assert load_suite(out).finished
+
+
+def test_quickstart_goes_the_whole_way_and_has_nothing_to_do_the_second_time(tmp_path, monkeypatch, capsys):
+    """The shipped configurations, cut short."""
+    import lsgen.quickstart
+
+    short = tmp_path / "configs/mnist5k"
+    for name in ("sut.yaml", "cvae.yaml", "search/random.yaml", "search/pgd.yaml"):
+        text = (ROOT / "configs/mnist5k" / name).read_text()
+        text = text.replace("max_epochs: 8", "max_epochs: 1\n  limit_train_batches: 30")
+        text = text.replace("max_epochs: 40", "max_epochs: 1\n  limit_train_batches: 30")
+        (short / name).parent.mkdir(parents=True, exist_ok=True)
+        (short / name).write_text(text.replace("per_class: 100", "per_class: 20"))
+    monkeypatch.setattr(lsgen.quickstart, "shipped_configs", lambda: tmp_path / "configs")
+    out = tmp_path / "out"
+    assert main(["quickstart", f"--out={out}"]) == 0
+    said = capsys.readouterr().out
+    for words in ("clean accuracy", "CVAE samples read as intended", "PGD f", "failures.png"):
+        assert words in said
+    assert load_suite(out / "random").finished
+    assert load_suite(out / "pgd").summary["n_cases"] == load_suite(out / "random").summary["n_cases"] == 200
+    assert np.array_equal(load_suite(out / "random").latents, load_suite(out / "pgd").array("seed_latent"))
+    assert (out / "failures.png").stat().st_size > 10_000
+    assert main(["quickstart", f"--out={out}"]) == 0
+    said = capsys.readouterr().out
+    assert said.count("already trained") == 2
+    assert said.count("already finished") == 2

@@ -1,0 +1,100 @@
+"""The same suite, bit for bit: in one process or two, killed or not."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from lsgen import load_suite
+from lsgen.cli import main
+
+
+def check_equal(a, b):
+    assert (a / "cases.parquet").read_bytes() == (b / "cases.parquet").read_bytes()
+    names = sorted(p.name for p in (a / "arrays").iterdir())
+    assert names == sorted(p.name for p in (b / "arrays").iterdir())
+    for name in names:
+        left, right = load_file(a / "arrays" / name), load_file(b / "arrays" / name)
+        assert left.keys() == right.keys()
+        assert all(np.array_equal(left[k], right[k]) for k in left)
+
+
+@pytest.fixture(scope="module")
+def small():
+    """Enough blocks, each slow enough to be interrupted."""
+    return ("--model.seeds.per_class=16", "--model.block_size=32", "--model.searcher.steps=15")
+
+
+@pytest.fixture
+def reference(search_args, small, tmp_path):
+    out = tmp_path / "reference"
+    assert main(search_args(*small, f"--out={out}")) == 0
+    return out
+
+
+def start(args) -> subprocess.Popen:
+    return subprocess.Popen(
+        [sys.executable, "-m", "lsgen", *args], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+
+
+def kill_when(process, condition):
+    deadline = time.monotonic() + 120
+    while not condition():
+        assert process.poll() is None, process.stdout.read()
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+
+
+def test_killed_at_several_points_and_resumed(search_args, small, reference, tmp_path):
+    out = tmp_path / "killed"
+    args = search_args(*small, f"--out={out}")
+    parts = out / "parts"
+    points = {
+        "before the first block": lambda: (out / "manifest.json").exists(),
+        "between the two files of a block": lambda: any((out / "arrays").glob("block-*")),
+        "after some blocks": lambda: len(list(parts.glob("block-*"))) >= 3,
+    }
+    for condition in points.values():
+        kill_when(start(args), condition)
+        assert not load_suite(out).finished
+    last = max(parts.glob("block-*"))
+    os.truncate(last, last.stat().st_size // 2)  # as after a power cut
+    done = load_suite(out).blocks
+    assert 0 < len(done) < 5
+    kept = [(parts / f"block-{n:05d}.parquet").stat().st_mtime_ns for n in done]
+    assert main(args) == 0
+    assert [(parts / f"block-{n:05d}.parquet").stat().st_mtime_ns for n in done] == kept  # nothing was done twice
+    check_equal(reference, out)
+
+
+def test_two_processes_write_the_suite_of_one(search_args, small, reference, tmp_path):
+    out = tmp_path / "two"
+    two = ("--trainer.devices=2", "--trainer.strategy=ddp", "--trainer.accelerator=cpu")
+    process = start(search_args(*small, f"--out={out}", *two))
+    output, _ = process.communicate(timeout=240)
+    assert process.returncode == 0, output
+    check_equal(reference, out)
+    assert load_suite(out).summary["failure_rate"] == load_suite(reference).summary["failure_rate"]
+
+
+def test_ctrl_c_keeps_what_was_finished(search_args, small, tmp_path):
+    out = tmp_path / "interrupted"
+    process = start(search_args(*small, f"--out={out}"))
+    deadline = time.monotonic() + 120
+    while not any((out / "parts").glob("block-*")):
+        assert process.poll() is None, process.stdout.read()
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=30)
+    assert process.returncode == 1, output
+    assert "Traceback" not in output
+    assert len(load_suite(out).blocks) >= 1

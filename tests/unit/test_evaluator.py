@@ -1,0 +1,56 @@
+import pytest
+import torch
+
+from lsgen.generators import CVAE
+from lsgen.objectives import CrossEntropy, Misclassified
+from lsgen.search.evaluator import CHUNK_SIZES, Evaluator
+from lsgen.suts import Classifier
+from lsgen.types import from_uint8
+from tests.toys import Linear, Pixels
+
+
+@pytest.fixture(scope="module")
+def networks():
+    torch.manual_seed(0)
+    return Evaluator(CVAE(width=4).eval(), Classifier().eval(), CrossEntropy(), Misclassified(), chunk=32)
+
+
+@torch.no_grad()
+def test_a_candidate_scores_the_same_whoever_shares_its_chunk(networks):
+    z, y = torch.randn(70, 16), torch.arange(70) % 10
+    whole = networks.score(z[:, None], y, needs_grad=True)
+    for part in (slice(0, 1), slice(5, 38), slice(69, 70)):
+        alone = networks.score(z[part, None], y[part], needs_grad=True)
+        assert torch.equal(alone.logits, whole.logits[part])
+        assert torch.equal(alone.grad, whole.grad[part])
+        assert torch.equal(alone.success, whole.success[part])
+
+
+@torch.no_grad()
+def test_the_loops_verdict_is_that_on_the_stored_image(networks):
+    z, y = torch.randn(40, 16), torch.arange(40) % 10
+    scored, judged = networks.score(z[:, None], y, needs_grad=True), networks.judge(z, y)
+    assert torch.equal(scored.logits[:, 0], judged.logits)
+    assert torch.equal(scored.success[:, 0], judged.success)
+    assert torch.equal(networks.classify(judged.image), judged.logits)
+
+
+def test_gradients_are_those_of_the_fitness():
+    evaluator = Evaluator(Pixels(), Linear(), CrossEntropy(), Misclassified(), chunk=32)
+    z, y = torch.full((3, 1, 16), 0.5), torch.tensor([0, 1, 0])
+    grad = evaluator.score(z, y, needs_grad=True).grad
+    p = evaluator.sut.logits(from_uint8(evaluator.judge(z[:, 0], y).image)).softmax(1)
+    onehot = torch.nn.functional.one_hot(y, 2)
+    torch.testing.assert_close(grad[:, 0], (onehot - p) @ evaluator.sut.layer.weight)  # of minus the cross entropy
+
+
+def test_populations_keep_their_order(networks):
+    z, y = torch.randn(6, 5, 16), torch.arange(6)
+    scored = networks.score(z, y, needs_grad=False)
+    assert scored.grad is None
+    assert scored.fitness.shape == (6, 5)
+    assert torch.equal(scored.logits[4, 3], networks.score(z[4:5, 3:4], y[4:5], needs_grad=False).logits[0, 0])
+
+
+def test_the_chunk_that_is_chosen_is_one_of_those_tried(networks):
+    assert networks.fastest_chunk(needs_grad=False) in CHUNK_SIZES

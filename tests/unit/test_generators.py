@@ -1,0 +1,111 @@
+"""What every family must hold to; one table."""
+
+import pytest
+import torch
+from scipy.stats import norm
+
+from lsgen import checkpoints, generators
+from lsgen.data import ImageData
+from lsgen.errors import InputError
+from lsgen.generators import CVAE, Generator
+from lsgen.generators.cvae import kl_to_standard_normal
+
+FAMILIES = {
+    "cvae 28": lambda: CVAE(width=4),
+    "cvae 32 rgb": lambda: CVAE(image_shape=(3, 32, 32), num_classes=4, width=4, latent_dim=5),
+    "cvae 64 rgb": lambda: CVAE(image_shape=(3, 64, 64), num_classes=3, width=2),
+    "cvae odd": lambda: CVAE(image_shape=(1, 19, 13), width=4),
+}
+
+
+@pytest.fixture(params=FAMILIES.values(), ids=FAMILIES)
+def generator(request) -> Generator:
+    torch.manual_seed(0)
+    return request.param().eval()
+
+
+def latents(generator: Generator, n: int = 6):
+    y = torch.arange(n) % generator.num_classes
+    return generator.sample_prior(n, y, torch.Generator().manual_seed(0)), y
+
+
+@torch.no_grad()
+def test_decodes_to_images_in_range(generator):
+    x = generator.decode(*latents(generator))
+    assert x.shape == (6, *generator.image_shape)
+    assert float(x.min()) >= 0
+    assert float(x.max()) <= 1
+
+
+def test_latent_spec_tells_the_shape(generator):
+    z, _ = latents(generator)
+    assert z.shape[1:] == generator.latent.shape
+    assert generator.latent.kind == "normal"
+    assert generator.latent.bounds is None
+
+
+def test_encodes_to_latents(generator):
+    z, y = latents(generator)
+    assert generator.encode(generator.decode(z, y), y).shape == z.shape
+
+
+def test_gradients_reach_the_latent(generator):
+    z, y = latents(generator)
+    z.requires_grad_()
+    generator.decode(z, y).sum().backward()
+    assert bool((z.grad.abs().sum(1) > 0).all())
+
+
+def test_stages_in_order_are_the_decoder(generator):
+    z, y = latents(generator)
+    hidden = torch.cat([z, generator.embedding(y)], dim=1)
+    for stage in generator.stages:
+        hidden = stage(hidden)
+    torch.testing.assert_close(hidden.sigmoid(), generator.decode(z, y))
+
+
+def test_is_deterministic_and_independent_of_the_batch(generator):
+    z, y = latents(generator)
+    torch.testing.assert_close(generator.decode(z, y)[2:3], generator.decode(z[2:3], y[2:3]), atol=1e-6, rtol=1e-5)
+    assert torch.equal(generator.decode(z, y), generator.decode(z, y))
+
+
+def test_the_label_matters(generator):
+    z, y = latents(generator)
+    assert not torch.equal(generator.decode(z, y), generator.decode(z, (y + 1) % generator.num_classes))
+
+
+def test_survives_a_checkpoint(generator, tmp_path):
+    generator.latent_bounds.copy_(torch.tensor([-3.0, 4.0]))
+    about = {"role": generator.role, **checkpoints.describe(generator)}
+    torch.save({"state_dict": generator.state_dict(), checkpoints.KEY: about}, tmp_path / "g.ckpt")
+    again = generators.pretrained(tmp_path / "g.ckpt")
+    assert torch.equal(again.decode(*latents(generator)), generator.decode(*latents(generator)))
+    assert again.latent.bounds == (-3.0, 4.0)
+    assert again.clamp(torch.tensor([-9.0, 9.0])).tolist() == [-3.0, 4.0]
+    assert checkpoints.weights_sha256(again) == checkpoints.weights_sha256(generator)
+
+
+def test_kl_matches_an_estimate_by_sampling():
+    mean, log_var = torch.tensor([[0.7, -0.2]]), torch.tensor([[-0.5, 0.3]])
+    std = (0.5 * log_var).exp()
+    z = mean + std * torch.randn(200_000, 2, generator=torch.Generator().manual_seed(0))
+    log_ratio = norm.logpdf(z, mean, std) - norm.logpdf(z)
+    assert float(kl_to_standard_normal(mean, log_var)) == pytest.approx(log_ratio.sum(1).mean(), abs=0.01)
+
+
+def test_bounds_are_the_extremes_of_a_thousand_encodings():
+    generator, data = CVAE(width=4), ImageData(name="mnist5k")
+    generator.train()
+    generator.measure_bounds(data)
+    assert generator.training
+    part = data["train"]
+    generator.eval()
+    z = generator.encode(part.images[:1000].float() / 255, part.labels[:1000])
+    assert generator.latent.bounds == pytest.approx((float(z.min()), float(z.max())), rel=1e-4)
+
+
+@pytest.mark.parametrize("bad", [{"latent_dim": 0}, {"image_shape": (1, 4, 4)}])
+def test_refuses_what_it_cannot_build(bad):
+    with pytest.raises(InputError):
+        CVAE(**bad)

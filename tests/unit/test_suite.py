@@ -1,0 +1,133 @@
+import errno
+import os
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+import lsgen.suite
+from lsgen import load_suite
+from lsgen.errors import InputError
+from lsgen.search.cases import Cases
+from lsgen.suite import SCHEMA, Suite
+
+MANIFEST = {"identity": "a" * 64, "blocks": 3, "num_classes": 4, "stopped_by": None}
+REQUIRED = ("id", "seed_id", "label", "seed_predicted", "predicted", "iterations", "queries", "backward_queries")
+
+
+def cases(block: int, n: int = 5) -> Cases:
+    ids = torch.arange(n) + block * n
+    columns = dict.fromkeys(REQUIRED, ids % 4) | {"id": ids, "seed_id": ids}
+    columns |= {name: torch.rand(n) for name in ("seed_p_true", "p_true", "boundary_gap")}
+    columns |= {name: torch.ones(n, dtype=torch.bool) for name in ("viable", "failed", "success")}
+    arrays = {
+        "seed_latent": torch.randn(n, 3),
+        "latent": torch.full((n, 3), float(block)),
+        "seed_image": torch.zeros(n, 1, 2, 2, dtype=torch.uint8),
+        "image": torch.full((n, 1, 2, 2), block, dtype=torch.uint8),
+        "logits": torch.randn(n, 4),
+    }
+    return Cases(block, columns, arrays, seconds=0.5)
+
+
+@pytest.fixture
+def suite(tmp_path) -> Suite:
+    suite = Suite(tmp_path / "s")
+    suite.open(MANIFEST, "model: {}\n")
+    return suite
+
+
+def test_blocks_in_any_order_are_joined_in_theirs(suite):
+    for block in (2, 0, 1):
+        suite.write(cases(block))
+    suite.finish()
+    loaded = load_suite(suite.path)
+    assert loaded.finished
+    assert loaded.table["id"].tolist() == list(range(15))
+    assert loaded.images[:, 0, 0, 0].tolist() == [0] * 5 + [1] * 5 + [2] * 5
+    assert loaded.latents.dtype == np.float32
+    assert loaded.summary["n_cases"] == 15
+    assert loaded.summary["seconds"] == 1.5
+
+
+def test_files_are_plain_and_have_every_column_of_the_contract(suite):
+    for block in range(3):
+        suite.write(cases(block))
+    suite.finish()
+    table = pq.read_table(suite.path / "cases.parquet")
+    assert table.schema.names == SCHEMA.names
+    assert table.column("target").null_count == 15
+    assert (suite.path / "config.yaml").read_text() == "model: {}\n"
+    assert sorted(p.name for p in (suite.path / "parts").iterdir()) == [f"block-0000{i}.parquet" for i in range(3)]
+
+
+def test_an_unfinished_suite_can_be_read(suite):
+    suite.write(cases(0))
+    suite.write(cases(2))
+    suite.finish(stopped_by="seconds")
+    loaded = load_suite(suite.path)
+    assert not loaded.finished
+    assert loaded.manifest["stopped_by"] == "seconds"
+    assert loaded.table["id"].tolist() == [*range(5), *range(10, 15)]
+    assert len(loaded.images) == 10
+    assert loaded.summary["n_cases"] == 10
+
+
+def test_a_suite_without_a_block_has_an_empty_table(suite):
+    assert len(load_suite(suite.path).table) == 0
+    with pytest.raises(InputError, match="no finished block"):
+        load_suite(suite.path).images  # noqa: B018
+
+
+@pytest.mark.parametrize("which", ["parts", "arrays"])
+@pytest.mark.parametrize("keep", [0, 10, 0.5, 0.98])
+def test_a_truncated_file_makes_its_block_not_count(suite, which, keep):
+    suite.write(cases(0))
+    suite.write(cases(1))
+    file = next(p for p in (suite.path / which).iterdir() if "00001" in p.name)
+    size = file.stat().st_size
+    os.truncate(file, keep if isinstance(keep, int) else int(keep * size))
+    assert Suite(suite.path).blocks == [0]
+
+
+def test_a_full_disk_leaves_no_half_block_and_says_so(suite, monkeypatch):
+    suite.write(cases(0))
+
+    def full(*args, **kwargs):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(lsgen.suite.pq, "write_table", full)
+    with pytest.raises(OSError, match=r"block-00001.parquet.*No space left.*run the same command again"):
+        suite.write(cases(1))
+    assert Suite(suite.path).blocks == [0]
+    assert not list(suite.path.rglob("*.tmp"))
+
+
+def test_the_same_search_goes_on_and_another_is_refused(suite):
+    suite.write(cases(0))
+    Suite(suite.path).open(MANIFEST, "")
+    assert Suite(suite.path).blocks == [0]
+    with pytest.raises(InputError, match="another configuration"):
+        Suite(suite.path).open({**MANIFEST, "identity": "b" * 64}, "")
+
+
+def test_a_folder_with_other_things_is_refused(tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(InputError, match="not a suite"):
+        Suite(tmp_path).open(MANIFEST, "")
+
+
+def test_other_format_versions_are_refused(suite):
+    suite.update_manifest(format_version=99)
+    with pytest.raises(InputError, match="format 99"):
+        load_suite(suite.path)
+    with pytest.raises(InputError, match="format 99"):
+        suite.open(MANIFEST, "")
+
+
+def test_missing_suites_and_arrays_are_named(suite, tmp_path):
+    with pytest.raises(InputError, match=r"manifest\.json"):
+        load_suite(tmp_path / "nowhere")
+    with pytest.raises(InputError, match="no array 'imgs'"):
+        suite.array("imgs")
