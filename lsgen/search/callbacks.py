@@ -56,6 +56,11 @@ class SearchCallback(Callback):
 class SearchProgress(TQDMProgressBar, SearchCallback):
     """A bar over blocks with the step within the block and the failure rate so far."""
 
+    @property
+    def predict_description(self) -> str:
+        """What stands left of the bar."""
+        return "searching"
+
     def on_predict_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Leaves the screen to what is said before the first step."""
 
@@ -66,7 +71,7 @@ class SearchProgress(TQDMProgressBar, SearchCallback):
     def on_predict_batch_start(self, trainer: Trainer, pl_module: LightningModule, *args: Any, **kwargs: Any) -> None:
         """Names what is going on."""
         super().on_predict_batch_start(trainer, pl_module, *args, **kwargs)
-        self.predict_progress_bar.set_description("searching", refresh=False)
+        self.predict_progress_bar.set_description(self.predict_description, refresh=False)
 
     def on_search_step_end(self, trainer: Trainer, task: SearchTask, info: StepInfo) -> None:
         """Shows how many seeds have a success in this step."""

@@ -42,17 +42,18 @@ def test_version(capsys):
     assert capsys.readouterr().out == f"lsgen {lsgen.__version__}\n"
 
 
-# arguments -> what the message must say; {trained}, {tmp} are folders
+# arguments -> what the message must say. @search: a search that would run; !command: with its shipped configuration;
+# {trained} and {tmp} are folders
 BAD = {
     "unknown command": (["serach"], ["no command 'serach'", "search"]),
     "no model": (["search"], ["model", "data"]),
     "missing file": (["search", "--config=nowhere.yaml"], ["nowhere.yaml"]),
-    "misspelt key": (["search", f"--config={SEARCH}", "--model.sercher=LatentPGD"], ["sercher", "'searcher'"]),
-    "misspelt nested key": (["search", f"--config={SEARCH}", "--model.searcher.stepz=1"], ["model.searcher.stepz", "'steps'"]),
-    "misspelt class": (["search", f"--config={SEARCH}", "--model.searcher=LatentPDG"], ["model.searcher", "'LatentPGD'"]),
-    "wrong type": (["search", f"--config={SEARCH}", "--model.searcher.steps=many"], ["model.searcher.steps", "int", "many"]),
-    "wrong choice": (["search", f"--config={SEARCH}", "--model.seeds.distribution=flat"], ["distribution", "'uniform'"]),
-    "trainer key": (["search", f"--config={SEARCH}", "--trainer.devicez=2"], ["devicez"]),
+    "misspelt key": (["!search", "--model.sercher=LatentPGD"], ["sercher", "'searcher'"]),
+    "misspelt nested key": (["!search", "--model.searcher.stepz=1"], ["model.searcher.stepz", "'steps'"]),
+    "misspelt class": (["!search", "--model.searcher=LatentPDG"], ["model.searcher", "'LatentPGD'"]),
+    "wrong type": (["!search", "--model.searcher.steps=many"], ["model.searcher.steps", "int", "many"]),
+    "wrong choice": (["!search", "--model.seeds.distribution=flat"], ["distribution", "'uniform'"]),
+    "trainer key": (["!search", "--trainer.devicez=2"], ["devicez"]),
     "missing keys": (["search", "--model=SearchTask", "--data=ImageData"], ["model", "generator", "sut"]),
     "block size": (["@search", "--model.block_size=0"], ["block_size", "at least 1"]),
     "batch size": (["@search", "--model.eval_batch_size=33"], ["eval_batch_size", "multiple of 32"]),
@@ -61,7 +62,7 @@ BAD = {
     "no seeds": (["@search", "--model.seeds.per_class=0"], ["per_class"]),
     "data set name": (["@search", "--data.name=mnits"], ["mnits"]),
     "no checkpoint": (["@search", "--model.sut.path={tmp}/none.ckpt"], ["none.ckpt", "lsgen fit"]),
-    "checkpoint of the wrong kind": (["@search", "--model.sut.path={trained}/cvae/best.ckpt"], ["CVAE", "SUT is needed"]),
+    "checkpoint of wrong kind": (["@search", "--model.sut.path={trained}/cvae/best.ckpt"], ["CVAE", "SUT is needed"]),
     "not a checkpoint": (["@search", "--model.sut.path=README.md"], ["README.md", "cannot be read"]),
     "foreign checkpoint": (["@search", "--model.sut.path={tmp}/foreign.ckpt"], ["not a checkpoint of lsgen"]),
     "code in a checkpoint": (["@search", "--model.sut.path={tmp}/evil.ckpt"], ["evil.ckpt", "cannot be read"]),
@@ -71,11 +72,11 @@ BAD = {
     "occupied folder": (["@search", "--out={tmp}/small"], ["small", "not a suite"]),
     "unwritable folder": (["@search", "--out={tmp}/file.txt/x"], ["file.txt", "choose another --out"]),
     "a model that is no search": (["search", f"--config={SUT}"], ["SearchTask", "Classifier"]),
-    "a search that is to be trained": (["fit", f"--config={SEARCH}", *["--model.sut.path={trained}/sut/best.ckpt", "--model.generator.path={trained}/cvae/best.ckpt"]], ["lsgen search"]),
-    "network name": (["fit", f"--config={SUT}", "--model.network=lent5"], ["lent5", "mnist_cnn"]),
-    "model and data differ": (["fit", f"--config={SUT}", "--model.num_classes=9", *QUIET], ["9 classes", "10"]),
-    "no checkpoint to test": (["test", f"--config={SUT}", "--ckpt_path=none.ckpt"], ["none.ckpt"]),
-    "checkpoint of another model": (["test", f"--config={SUT}", "--ckpt_path={trained}/cvae/best.ckpt"], ["does not fit"]),
+    "a search to be trained": (["@fit"], ["lsgen search"]),
+    "network name": (["!fit", "--model.network=lent5"], ["lent5", "mnist_cnn"]),
+    "model and data differ": (["!fit", "--model.num_classes=9", *QUIET], ["9 classes", "10"]),
+    "no checkpoint to test": (["!test", "--ckpt_path=none.ckpt"], ["none.ckpt"]),
+    "checkpoint of another model": (["!test", "--ckpt_path={trained}/cvae/best.ckpt"], ["does not fit"]),
     "quickstart into a file": (["quickstart", "--out={tmp}/file.txt"], ["file.txt"]),
 }  # fmt: skip
 
@@ -100,8 +101,13 @@ def places(tmp_path_factory, trained):
 
 @pytest.mark.parametrize(("args", "words"), BAD.values(), ids=BAD)
 def test_wrong_input_ends_with_2_and_a_sentence(args, words, places, search_args, capsys):
-    args = [a.format(**places) for a in args]
-    full = search_args(*args[1:]) if args[0] == "@search" else args
+    command, *rest = (a.format(**places) for a in args)
+    if command.startswith("@"):
+        full = [command[1:], *search_args(*rest)[1:]]
+    elif command.startswith("!"):
+        full = [command[1:], f"--config={SEARCH if command == '!search' else SUT}", *rest]
+    else:
+        full = [command, *rest]
     assert main(full) == 2
     said = capsys.readouterr().err.splitlines()[-1]
     assert said.startswith("lsgen: ")

@@ -34,7 +34,7 @@ def run(searcher, evaluator, seeds, rng, steps=None):
 
 @pytest.mark.parametrize("make", SEARCHERS.values(), ids=SEARCHERS)
 def test_candidates_and_results_have_the_latents_shape(make):
-    evaluator, seeds = problem()
+    _, seeds = problem()
     searcher = make()
     state = searcher.init(seeds, SeedRandom(0, 0, 7))
     assert searcher.ask(state).shape[0] == 7
