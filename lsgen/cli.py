@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from importlib import import_module
 
 from lsgen import __version__
 from lsgen.errors import InputError
 
 LIGHTNING = ("fit", "validate", "test", "search")
+OTHERS = {"quickstart": "lsgen.quickstart", "export": "lsgen.analysis.export"}  # each has a main(args)
 HELP = """\
 usage: lsgen <command> [options]
 
@@ -22,6 +24,7 @@ commands
   validate     measure a trained model on validation data
   test         measure a trained model on test data
   search       search for failures, write a suite      lsgen search --config configs/mnist5k/search/pgd.yaml
+  export       a suite's failures as PNG and npz       lsgen export SUITE --out DIR
 
 options
   -h, --help   this text; `lsgen <command> --help` for each command
@@ -44,19 +47,17 @@ def main(args: list[str] | None = None) -> int:
 
 
 def _run(command: str, args: list[str]) -> None:
+    os.environ.setdefault("TORCH_FORCE_WEIGHTS_ONLY_LOAD", "1")  # no checkpoint may run code, Lightning's neither
+    os.environ.setdefault("JSONARGPARSE_DEPRECATION_WARNINGS", "off")  # they are about Lightning's own calls
     if command in LIGHTNING:
-        os.environ.setdefault("TORCH_FORCE_WEIGHTS_ONLY_LOAD", "1")  # no checkpoint may run code, Lightning's neither
-        os.environ.setdefault("JSONARGPARSE_DEPRECATION_WARNINGS", "off")  # they are about Lightning's own calls
         from lsgen.lightning_cli import LsgenCLI
 
         given = [command, *args]
         LsgenCLI(None if given == sys.argv[1:] else given)  # Lightning warns of arguments given twice
-    elif command == "quickstart":
-        from lsgen.quickstart import quickstart
-
-        quickstart(args)
+    elif command in OTHERS:
+        import_module(OTHERS[command]).main(args)
     else:
-        commands = ", ".join(["quickstart", *LIGHTNING])
+        commands = ", ".join([*OTHERS, *LIGHTNING])
         raise InputError(f"there is no command {command!r}; commands: {commands} (see `lsgen --help`)")
 
 

@@ -13,7 +13,7 @@ STEPS = ("sut", "cvae", "random", "pgd")
 SOURCES = {"sut": "sut.yaml", "cvae": "cvae.yaml", "random": "search/random.yaml", "pgd": "search/pgd.yaml"}
 
 
-def quickstart(args: list[str]) -> None:
+def main(args: list[str]) -> None:
     """Trains, searches twice, compares.
 
     Args:

@@ -246,7 +246,11 @@ def _manifest(task: SearchTask, identity: str) -> dict[str, Any]:
         "eval_batch_size": None,
         "searcher": type(task.searcher).__name__,
         **task.weights(),
-        "data": {"name": task.data.name, "fingerprint": task.data.fingerprint},
+        "data": {
+            "name": task.data.name,
+            "fingerprint": task.data.fingerprint,
+            "class_names": task.data.class_names,
+        },
         "versions": {"python": platform.python_version(), **{p: _version(p) for p in PACKAGES}},
     }
 

@@ -1,0 +1,132 @@
+"""``lsgen export``: failures as PNG folders and as one npz, all of them or a diverse few for triage."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from pathlib import Path
+
+import numpy as np
+
+from lsgen.errors import InputError
+from lsgen.suite import Suite, load_suite
+
+
+def main(args: list[str]) -> None:
+    """Runs the command.
+
+    Args:
+        args: Command line after ``export``.
+    """
+    parser = argparse.ArgumentParser(
+        prog="lsgen export",
+        description="Writes the failures of a suite as PNG files, one folder a class, and as failures.npz (images, "
+        "labels, predicted, ids, latents).",
+    )
+    parser.add_argument("suite", help="folder that `lsgen search` wrote, finished or not")
+    parser.add_argument("--out", required=True, help="folder to write; must be new or empty")
+    parser.add_argument(
+        "--per-class",
+        type=int,
+        metavar="K",
+        help="only K failures a class: no two the same image, chosen to lie far apart in the latent space",
+    )
+    options = parser.parse_args(args)
+    if options.per_class is not None and options.per_class < 1:
+        raise InputError(f"--per-class must be at least 1, got {options.per_class}")
+    suite = load_suite(options.suite)
+    rows = export(suite, Path(options.out), options.per_class)
+    failed = suite.summary["failed"]
+    note = "" if suite.finished else " (the suite is unfinished)"
+    print(f"{len(rows):,} of {failed:,} failures written to {options.out}{note}" if failed else f"no failures{note}")
+
+
+def export(suite: Suite, out: Path, per_class: int | None = None) -> np.ndarray:
+    """Writes failures below ``out`` and gives the rows of the suite that were written, [M].
+
+    Args:
+        suite: Where they come from.
+        out: A new or empty folder.
+        per_class: How many of each class; all by default.
+
+    Raises:
+        InputError: ``out`` holds something already, or cannot be written.
+    """
+    table = suite.table
+    failed = np.flatnonzero((table["failed"] & table["viable"]).to_numpy(bool))
+    if not len(failed):
+        return failed
+    images, latents = suite.images, suite.latents
+    labels = table["label"].to_numpy("int64")
+    if per_class is not None:
+        groups = [failed[labels[failed] == k] for k in np.unique(labels[failed])]
+        failed = np.sort(np.concatenate([g[diverse(images[g], latents[g], per_class)] for g in groups]))
+    names = suite.manifest.get("data", {}).get("class_names")
+    predicted, ids = table["predicted"].to_numpy("int64"), table["id"].to_numpy("int64")
+    try:
+        if out.exists() and (not out.is_dir() or any(out.iterdir())):
+            raise InputError(f"{out} exists and is not an empty folder: choose another --out")
+        for row in failed:
+            folder = out / class_folder(int(labels[row]), names)
+            folder.mkdir(parents=True, exist_ok=True)
+            _save_png(images[row], folder / f"case-{ids[row]:06d}_read-as-{predicted[row]}.png")
+        np.savez_compressed(
+            out / "failures.npz",
+            images=_channels_last(images[failed]),
+            labels=labels[failed],
+            predicted=predicted[failed],
+            ids=ids[failed],
+            latents=latents[failed],
+        )
+    except (PermissionError, NotADirectoryError, FileNotFoundError) as error:
+        raise InputError(f"cannot write to {out} ({error.strerror}): choose another --out") from error
+    return failed
+
+
+def diverse(images: np.ndarray, latents: np.ndarray, k: int) -> np.ndarray:
+    """Rows of up to ``k`` different images whose latents lie far apart, [≤ k].
+
+    Starts at the one nearest the mean, the most typical, and then takes again and again the one that is farthest from
+    all taken (the usual 2-approximation of the k-centre problem).
+
+    Args:
+        images: uint8 [N, C, H, W]; of equal ones only the first counts.
+        latents: [N, *L].
+        k: How many.
+
+    Example:
+        >>> pixels = np.arange(4, dtype=np.uint8).reshape(4, 1, 1, 1)
+        >>> diverse(pixels, np.array([[0.0], [0.1], [5.0], [9.0]]), 3).tolist()
+        [2, 3, 0]
+    """
+    _, first = np.unique(images.reshape(len(images), -1), axis=0, return_index=True)
+    rows = np.sort(first)
+    points = latents[rows].reshape(len(rows), -1).astype(np.float64)
+    chosen = [int(np.linalg.norm(points - points.mean(0), axis=1).argmin())]
+    distance = np.linalg.norm(points - points[chosen[0]], axis=1)
+    while len(chosen) < min(k, len(rows)):
+        chosen.append(int(distance.argmax()))
+        distance = np.minimum(distance, np.linalg.norm(points - points[chosen[-1]], axis=1))
+    return rows[chosen]
+
+
+def class_folder(label: int, names: list[str] | None) -> str:
+    """A folder name that sorts by class and is safe on every file system.
+
+    Example:
+        >>> class_folder(3, ["a", "b", "c", "No entry / ../x"]), class_folder(3, None)
+        ('003_No-entry-x', '003')
+    """
+    slug = re.sub(r"[^\w]+", "-", names[label]).strip("-")[:40] if names else ""
+    return f"{label:03d}_{slug}" if slug and slug != str(label) else f"{label:03d}"
+
+
+def _channels_last(array: np.ndarray) -> np.ndarray:
+    """Images [N, C, H, W] as people and data folders keep them, [N, H, W] or [N, H, W, 3]."""
+    return array[:, 0] if array.shape[1] == 1 else array.transpose(0, 2, 3, 1)
+
+
+def _save_png(image: np.ndarray, file: Path) -> None:
+    from PIL import Image
+
+    Image.fromarray(_channels_last(image[None])[0]).save(file)
