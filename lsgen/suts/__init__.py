@@ -2,5 +2,6 @@
 
 from lsgen.suts.base import SUT, accuracy, pretrained
 from lsgen.suts.classifier import Classifier
+from lsgen.suts.external import ExternalSUT
 
-__all__ = ["SUT", "Classifier", "accuracy", "pretrained"]
+__all__ = ["SUT", "Classifier", "ExternalSUT", "accuracy", "pretrained"]
