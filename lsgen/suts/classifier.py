@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
-from torchmetrics import MetricCollection
-from torchmetrics.classification import MulticlassAccuracy, MulticlassCalibrationError
-from torchmetrics.wrappers import ClasswiseWrapper
 
-from lsgen.data import check_fits
 from lsgen.suts.augment import random_affine
 from lsgen.suts.base import SUT
 from lsgen.suts.networks import build
-
-TOP = 5  # accuracy among the five likeliest classes is reported where there are more than five
 
 
 class Classifier(SUT):
@@ -52,21 +44,6 @@ class Classifier(SUT):
         self.net = build(network, self.image_shape, num_classes)
         self.register_buffer("_mean", torch.tensor(self.mean).view(-1, 1, 1), persistent=False)
         self.register_buffer("_std", torch.tensor(self.std).view(-1, 1, 1), persistent=False)
-        self.val_metrics = self._metrics("val/")
-        self.test_metrics = self._metrics("test/")
-
-    def _metrics(self, prefix: str) -> MetricCollection:
-        k = self.num_classes
-        per_class = ClasswiseWrapper(MulticlassAccuracy(k, average=None), prefix="accuracy_class_")
-        metrics: dict[str, Any] = {
-            "accuracy": MulticlassAccuracy(k, average="micro"),
-            "per_class": per_class,
-            "calibration_error": MulticlassCalibrationError(k, n_bins=15),
-        }
-        if k > TOP:
-            metrics[f"accuracy_top{TOP}"] = MulticlassAccuracy(k, average="micro", top_k=TOP)
-        # no compute groups: top-1 and top-5 would be taken for one metric when their first batches agree
-        return MetricCollection(metrics, prefix=prefix, compute_groups=False)
 
     def _normalised(self, x: Tensor) -> Tensor:
         return (x - self._mean) / self._std  # type: ignore[operator]
@@ -81,10 +58,6 @@ class Classifier(SUT):
         features: Tensor = self.net.body(self._normalised(x))
         return features
 
-    def setup(self, stage: str) -> None:
-        """Refuses data of another shape before the first batch does."""
-        check_fits(self, self.trainer)
-
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
         """Cross entropy of one batch."""
         x, y = batch
@@ -92,34 +65,6 @@ class Classifier(SUT):
         loss = nn.functional.cross_entropy(self.logits(x), y)
         self.log("train/loss", loss, prog_bar=True)
         return loss
-
-    def _evaluate(self, batch: tuple[Tensor, Tensor], stage: str, metrics: MetricCollection) -> None:
-        x, y = batch
-        logits = self.logits(x)
-        metrics.update(logits.softmax(-1), y)
-        self.log(f"{stage}/loss", nn.functional.cross_entropy(logits, y), on_epoch=True, batch_size=len(y))
-
-    def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
-        """Collects the metrics of one batch."""
-        self._evaluate(batch, "val", self.val_metrics)
-
-    def test_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
-        """Collects the metrics of one batch."""
-        self._evaluate(batch, "test", self.test_metrics)
-
-    def on_validation_epoch_end(self) -> None:
-        """Logs accuracy overall (top-1, top-5) and per class, and calibration error."""
-        self._log_metrics(self.val_metrics, "val/accuracy")
-
-    def on_test_epoch_end(self) -> None:
-        """Logs accuracy overall (top-1, top-5) and per class, and calibration error."""
-        self._log_metrics(self.test_metrics, "test/accuracy")
-
-    def _log_metrics(self, metrics: MetricCollection, headline: str) -> None:
-        values = metrics.compute()
-        self.log(headline, values.pop(headline), prog_bar=True)
-        self.log_dict(values)
-        metrics.reset()
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
         """Adam with a cosine to zero."""

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import yaml
 from PIL import Image
 from torch.nn import functional as F
 
@@ -103,6 +104,14 @@ def test_the_document_leads_to_a_finished_search():
     assert len(suite.table) == 3 * 8
     # the same weights read with another mean are another classifier: its cases must not mix with these
     assert search("--model.init_args.sut.init_args.mean", "[0.4]", *fewer) == 2
+
+
+def test_the_classifier_can_be_measured_like_any_other(capsys):
+    sut = yaml.safe_load(Path("shapes_pgd.yaml").read_text())["model"]["init_args"]["sut"]
+    data = yaml.safe_load(Path("shapes_pgd.yaml").read_text())["data"]
+    Path("shapes_test.yaml").write_text(yaml.safe_dump({"model": sut, "data": data}))
+    assert main(["test", "--config", "shapes_test.yaml"]) == 0
+    assert "test/accuracy_class_2" in capsys.readouterr().out
 
 
 def test_a_black_box_is_searched_without_gradients():

@@ -10,6 +10,7 @@ from lsgen import checkpoints
 from lsgen.errors import InputError
 from lsgen.suts import SUT, Classifier
 from lsgen.suts.augment import random_affine
+from lsgen.suts.base import classification_metrics
 from lsgen.suts.networks import NETWORKS, build
 from lsgen.suts.networks.classic import Spinal
 from lsgen.suts.networks.traffic import SpatialTransformer
@@ -142,19 +143,19 @@ def test_checkpoint_without_augment_opens(tmp_path):
 
 
 def test_top5_is_measured_beside_top1():
-    metrics = Classifier(num_classes=10).val_metrics
+    metrics = classification_metrics(10)
     right = torch.eye(10)  # the first batch agrees in both, the second does not
     metrics.update(right, torch.arange(10))
     ranked = torch.arange(10.0).flip(0).expand(10, 10).softmax(-1)  # class 0 first, class 9 last
     metrics.update(ranked, torch.arange(10))
     values = metrics.compute()
-    assert values["val/accuracy"] == pytest.approx((10 + 1) / 20)
-    assert values["val/accuracy_top5"] == pytest.approx((10 + 5) / 20)
+    assert values["accuracy"] == pytest.approx((10 + 1) / 20)
+    assert values["accuracy_top5"] == pytest.approx((10 + 5) / 20)
 
 
 def test_top5_needs_more_than_five_classes():
-    assert "test/accuracy_top5" not in Classifier(num_classes=5).test_metrics
-    assert "test/accuracy_top5" in Classifier(num_classes=6).test_metrics.keys(keep_base=False)
+    assert "accuracy_top5" not in classification_metrics(5)
+    assert "accuracy_top5" in classification_metrics(6)
 
 
 def test_random_affine_moves_each_image_on_its_own():
