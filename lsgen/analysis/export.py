@@ -97,7 +97,7 @@ def diverse(images: np.ndarray, latents: np.ndarray, k: int) -> np.ndarray:
     Example:
         >>> pixels = np.arange(4, dtype=np.uint8).reshape(4, 1, 1, 1)
         >>> diverse(pixels, np.array([[0.0], [0.1], [5.0], [9.0]]), 3).tolist()
-        [2, 3, 0]
+        [2, 0, 3]
     """
     _, first = np.unique(images.reshape(len(images), -1), axis=0, return_index=True)
     rows = np.sort(first)
