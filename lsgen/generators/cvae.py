@@ -5,18 +5,16 @@ from __future__ import annotations
 from itertools import pairwise
 
 import torch
-from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from lsgen.errors import InputError
-from lsgen.generators.base import Generator
+from lsgen.generators.autoencoder import Autoencoder
 
 SMALLEST = 7  # the encoder halves images until no side is longer
 HIDDEN = 256  # units between latent and the bottom of the decoder
 
 
-class CVAE(Generator):
+class CVAE(Autoencoder):
     """Conditional VAE with convolutions that scale with the image size.
 
     Args:
@@ -28,8 +26,6 @@ class CVAE(Generator):
         beta: Weight of the KL term.
         lr: Learning rate of Adam, which falls to zero along a cosine over the epochs.
     """
-
-    encodes = True
 
     def __init__(
         self,
@@ -59,73 +55,19 @@ class CVAE(Generator):
         self.posterior = nn.Linear(flat + embedding_dim, 2 * latent_dim)
         self.decoder = _decoder(sizes, channels, latent_dim + embedding_dim, bottom)
 
-    @property
-    def latent_shape(self) -> tuple[int, ...]:
-        """(latent_dim,)."""
-        return (self.latent_dim,)
-
-    @property
-    def stages(self) -> list[nn.Module]:
-        """The decoder's modules in order; the first takes latent and class embedding joined."""
-        return list(self.decoder)
-
-    def _decode_logits(self, z: Tensor, y: Tensor) -> Tensor:
-        pixels: Tensor = self.decoder(torch.cat([z, self.embedding(y)], dim=1))
-        return pixels
-
-    def decode(self, z: Tensor, y: Tensor) -> Tensor:
-        """Latents [N, latent_dim] and labels [N] -> images [N, C, H, W]."""
-        return self._decode_logits(z, y).sigmoid()
-
-    def _posterior(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    def posterior_of(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Images [N, C, H, W] and labels [N] -> mean and log variance, [N, latent_dim] each."""
         hidden = torch.cat([self.encoder(x).flatten(1), self.embedding(y)], dim=1)
         mean, log_var = self.posterior(hidden).chunk(2, dim=1)
         return mean, log_var
 
-    def encode(self, x: Tensor, y: Tensor) -> Tensor:
-        """Images [N, C, H, W] and labels [N] -> posterior means [N, latent_dim]."""
-        return self._posterior(x, y)[0]
+    def pixel_logits(self, z: Tensor, y: Tensor) -> Tensor:
+        """Latents [N, latent_dim] and labels [N] -> pixels before the sigmoid, [N, C, H, W].
 
-    def _losses(self, batch: tuple[Tensor, Tensor], sample: bool) -> dict[str, Tensor]:
-        x, y = batch
-        mean, log_var = self._posterior(x, y)
-        z = mean + torch.randn_like(mean) * (0.5 * log_var).exp() if sample else mean
-        pixels = self._decode_logits(z, y)
-        reconstruction = F.binary_cross_entropy_with_logits(pixels, x, reduction="sum") / len(x)
-        kl = kl_to_standard_normal(mean, log_var).mean()
-        return {"loss": reconstruction + self.beta * kl, "reconstruction": reconstruction, "kl": kl}
-
-    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
-        """Binary cross entropy plus KL, summed over pixels and latents, mean over the batch."""
-        losses = self._losses(batch, sample=True)
-        self.log("train/loss", losses["loss"], prog_bar=True)
-        return losses["loss"]
-
-    def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
-        """Logs the same terms at the posterior mean, so that they do not depend on noise."""
-        losses = {f"val/{k}": v for k, v in self._losses(batch, sample=False).items()}
-        self.log("val/loss", losses.pop("val/loss"), prog_bar=True, batch_size=len(batch[1]))
-        self.log_dict(losses, batch_size=len(batch[1]))
-
-    def test_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
-        """Logs the terms of :meth:`validation_step` on test data."""
-        self.log_dict({f"test/{k}": v for k, v in self._losses(batch, sample=False).items()}, batch_size=len(batch[1]))
-
-    def configure_optimizers(self) -> OptimizerLRScheduler:
-        """Adam with a cosine to zero."""
-        optimizer = torch.optim.Adam(self.parameters(), lr=self.lr)
-        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, max(self.trainer.max_epochs or 1, 1))
-        return {"optimizer": optimizer, "lr_scheduler": schedule}
-
-
-def kl_to_standard_normal(mean: Tensor, log_var: Tensor) -> Tensor:
-    """KL(N(mean, exp(log_var)) ‖ N(0, 1)), summed over the latent, [N, D], [N, D] -> [N].
-
-    Example:
-        >>> kl_to_standard_normal(torch.tensor([[2.0]]), torch.tensor([[0.0]]))
-        tensor([2.])
-    """
-    return 0.5 * (mean.square() + log_var.exp() - 1 - log_var).sum(dim=1)
+        The first stage of the decoder takes latent and class embedding joined.
+        """
+        pixels: Tensor = self.decoder(torch.cat([z, self.embedding(y)], dim=1))
+        return pixels
 
 
 def _pyramid(image_shape: tuple[int, ...], width: int) -> tuple[list[tuple[int, int]], list[int]]:

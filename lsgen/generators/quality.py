@@ -20,9 +20,9 @@ CHUNK = 250
 class GeneratorQuality(Callback):
     """Judges a generator after every validation: what a SUT reads in its samples and reconstructions, and a picture.
 
-    Logs ``val/sample_accuracy`` (prior samples read as the class they were made for) and, where the family encodes,
-    ``val/reconstruction_accuracy``; ``test/…`` in ``lsgen test``. The sample grid has one row for each of up to ten
-    classes.
+    Logs ``val/sample_accuracy`` (prior samples read as the class they were made for, where the family takes a label)
+    and ``val/reconstruction_accuracy`` (where it encodes); ``test/…`` in ``lsgen test``. The sample grid has one row
+    for each of up to ten classes.
 
     Args:
         judge: The SUT that reads the images, best one that is not under test; without it only pictures are made.
@@ -47,8 +47,9 @@ class GeneratorQuality(Callback):
             return
         if self.judge is not None:
             self.judge.to(module.device).eval()
-            value = sample_accuracy(module, self.judge, self.samples)
-            module.log(f"{stage}/sample_accuracy", value, prog_bar=True, rank_zero_only=True)
+            if module.conditional:
+                value = sample_accuracy(module, self.judge, self.samples)
+                module.log(f"{stage}/sample_accuracy", value, prog_bar=True, rank_zero_only=True)
             if module.encodes:
                 data: ImageData = trainer.datamodule  # type: ignore[attr-defined]
                 value = reconstruction_accuracy(module, self.judge, data, stage, self.samples)

@@ -13,7 +13,7 @@ from lightning.pytorch.callbacks import TQDMProgressBar
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 
 from lsgen.errors import InputError
-from lsgen.generators.quality import sample_accuracy
+from lsgen.generators.quality import reconstruction_accuracy, sample_accuracy
 from lsgen.search.base import SeedRandom
 from lsgen.suite import Suite
 from lsgen.suts import accuracy
@@ -98,22 +98,29 @@ class Preflight(SearchCallback):
         """Prints clean accuracy, the seeds' own failure rate and an estimate of cost; warns of unreadable samples."""
         if not trainer.is_global_zero or not task.pending:
             return
-        readable = sample_accuracy(task.generator, task.sut, LOOK)
         searcher = task.searcher
         seeds = len(task.plan.label)
+        readable, what = _readable(task)
         print(f"SUT accuracy on {_clean_accuracy(task)}")
-        print(f"plain samples of the generator that the SUT reads as intended: {readable:.1%} of {LOOK}")
+        print(f"{what} of the generator that the SUT reads as intended: {readable:.1%}")
         print(f"failure rate of the seeds themselves: {_seeds_failure_rate(task)}")
         print(
-            f"{type(searcher).__name__}: {seeds} seeds in {task.num_blocks} blocks ({len(task.pending)} to do), "
+            f"{type(searcher).__name__}: {seeds:,} seeds in {task.num_blocks} blocks ({len(task.pending)} to do), "
             f"{searcher.steps} steps each, batches of {task.chunk}; about {_estimate(task, trainer.world_size)}"
         )
         if readable < READABLE:
             rank_zero_warn(
-                f"the SUT reads only {readable:.1%} of the generator's plain samples as intended: what a search finds "
-                f"may be the generator's fault and not the SUT's. Train it longer, or lower the seeds' scale.",
+                f"the SUT reads only {readable:.1%} of the generator's {what} as intended: what a search finds may be "
+                f"the generator's fault and not the SUT's. Train it longer, or lower the seeds' scale.",
                 category=UserWarning,
             )
+
+
+def _readable(task: SearchTask) -> tuple[float, str]:
+    """What the SUT reads rightly of what the generator makes unperturbed, and what that is."""
+    if task.generator.conditional:
+        return sample_accuracy(task.generator, task.sut, LOOK), "plain samples"
+    return reconstruction_accuracy(task.generator, task.sut, task.data, "test", LOOK), "reconstructions"
 
 
 def _clean_accuracy(task: SearchTask) -> str:

@@ -91,6 +91,14 @@ class PriorSeeds(SeedSource):
             return self.scale * rng.normal(*generator.latent_shape)
         return self.scale * (2 * rng.uniform(*generator.latent_shape) - 1)
 
+    def check(self, generator: Generator) -> None:
+        """Refuses a generator whose random samples have no known label."""
+        if not generator.conditional:
+            raise InputError(
+                f"PriorSeeds needs to know which class a sample shows, and {type(generator).__name__} takes no label: "
+                f"use DataSeeds, whose labels are those of the images"
+            )
+
 
 class DataSeeds(SeedSource):
     """Encoded images of a split that neither generator nor SUT was trained on.
