@@ -23,6 +23,10 @@ class SavedModule(LightningModule):
 
     role = "module"  # what a message calls it
 
+    def settings(self) -> Any:
+        """What decides its answers beside the weights, as plain data; where its files lie is no part of it."""
+        return describe(self)
+
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Adds the class and its arguments to the file."""
         checkpoint[KEY] = {"role": self.role, **describe(self)}

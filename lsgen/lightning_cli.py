@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 from lightning.pytorch import LightningDataModule, LightningModule
 from lightning.pytorch import Trainer as LightningTrainer
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
+from lightning.pytorch.utilities.model_helpers import is_overridden
 
 # imported so that configurations can name their classes in short
 import lsgen.data
@@ -58,22 +60,29 @@ class LsgenCLI(LightningCLI):
     """Lightning's command line with ``search``."""
 
     trainer: Trainer
+    ready = False  # whether all objects are built: what is wrong with a setting shows before
 
     def __init__(self, args: list[str] | None = None) -> None:
         quieten()
         commands = self.subcommands()
         quiet: dict[str, Any] = {"exit_on_error": False}
-        super().__init__(
-            LightningModule,
-            LightningDataModule,
-            subclass_mode_model=True,
-            subclass_mode_data=True,
-            trainer_class=Trainer,
-            save_config_callback=SaveConfig,
-            seed_everything_default=0,
-            parser_kwargs={**quiet, **{name: dict(quiet) for name in commands}},
-            args=args,
-        )
+        try:
+            super().__init__(
+                LightningModule,
+                LightningDataModule,
+                subclass_mode_model=True,
+                subclass_mode_data=True,
+                trainer_class=Trainer,
+                save_config_callback=SaveConfig,
+                seed_everything_default=0,
+                parser_kwargs={"prog": "lsgen", **quiet, **{name: dict(quiet) for name in commands}},
+                auto_configure_optimizers=False,
+                args=args,
+            )
+        except (ValueError, TypeError) as error:
+            if self.ready:
+                raise
+            raise InputError(" ".join(str(error).split())[:300]) from error  # a setting that its class refuses
 
     @staticmethod
     def subcommands() -> dict[str, set[str]]:
@@ -88,7 +97,10 @@ class LsgenCLI(LightningCLI):
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Shows where to begin."""
-        parser.epilog = "Shipped configurations: configs/<dataset>/*.yaml. Show all settings: --print_config."
+        parser.epilog = (
+            "Shipped configurations: configs/<dataset>/*.yaml. All settings of one: --config FILE --print_config. "
+            "Settings of a class: --model.help SearchTask, --data.help ImageData."
+        )
 
     def _parse_ckpt_path(self) -> None:
         """Looks at ``--ckpt_path`` early; Lightning would merge hyperparameters, which lsgen's checkpoints lack."""
@@ -98,10 +110,19 @@ class LsgenCLI(LightningCLI):
 
     def after_instantiate_classes(self) -> None:
         """Refuses what cannot be trained or measured."""
-        if self.subcommand != "search" and isinstance(self.model, lsgen.search.SearchTask):
-            raise InputError(
-                f"`lsgen {self.subcommand}` takes a generator or a SUT; a SearchTask runs with `lsgen search`"
-            )
+        command = self.subcommand
+        if command != "search" and isinstance(self.model, lsgen.search.SearchTask):
+            raise InputError(f"`lsgen {command}` takes a generator or a SUT; a SearchTask runs with `lsgen search`")
+        settings = self.config[command]
+        fresh = not settings.model.class_path.endswith(".pretrained") and is_overridden("training_step", self.model)
+        if command in ("validate", "test") and fresh and settings.ckpt_path is None:
+            raise InputError(f"`lsgen {command}` would measure an untrained model: give --ckpt_path, its best.ckpt")
+        self.ready = True
+
+    def after_fit(self) -> None:
+        """A training that was told to end is not done."""
+        if self.trainer.received_sigterm:
+            sys.exit(1)
 
     def before_search(self) -> None:
         """Hands name and resolved configuration over to the suite."""

@@ -46,16 +46,30 @@ def main(args: list[str]) -> None:
 
 
 def write_configs(out: Path) -> dict[str, Path]:
-    """Copies of the shipped configurations whose paths lie under ``out``; theirs to change and run again."""
+    """Copies of the shipped configurations whose paths lie under ``out``."""
+    import yaml
+
     folder = out / "configs"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name in STEPS:
             text = (shipped_configs() / "mnist5k" / SOURCES[name]).read_text(encoding="utf-8")
-            (folder / f"{name}.yaml").write_text(text.replace("runs/mnist5k", out.as_posix()), encoding="utf-8")
+            moved = _moved(yaml.safe_load(text), out)
+            (folder / f"{name}.yaml").write_text(yaml.safe_dump(moved, sort_keys=False), encoding="utf-8")
     except OSError as error:
         raise InputError(f"--out: cannot write to {out} ({error.strerror})") from error
     return {name: folder / f"{name}.yaml" for name in STEPS}
+
+
+def _moved(content: Any, out: Path) -> Any:
+    """The same settings with every path in runs/mnist5k moved to ``out``."""
+    if isinstance(content, dict):
+        return {key: _moved(value, out) for key, value in content.items()}
+    if isinstance(content, list):
+        return [_moved(value, out) for value in content]
+    if isinstance(content, str) and content.startswith("runs/mnist5k/"):
+        return str(out / content.removeprefix("runs/mnist5k/"))
+    return content
 
 
 def shipped_configs() -> Path:
@@ -79,11 +93,13 @@ def _fit(config: Path, folder: Path) -> None:
     from lsgen import checkpoints
 
     last = folder / "last.ckpt"
-    if not last.exists():
+    epochs = yaml.safe_load(config.read_text(encoding="utf-8"))["trainer"]["max_epochs"]
+    try:
+        trained = checkpoints.read(last)["epoch"] + 1
+    except InputError:  # none yet, or cut off while it was written
         _lsgen("fit", config)
         return
-    epochs = yaml.safe_load(config.read_text(encoding="utf-8"))["trainer"]["max_epochs"]
-    if checkpoints.read(last)["epoch"] + 1 < epochs:
+    if trained < epochs:
         _lsgen("fit", config, "--ckpt_path", str(last))
     else:
         print(f"already trained: {folder}")

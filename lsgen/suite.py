@@ -6,6 +6,7 @@ so that a killed search leaves whole blocks only; a block counts when both its f
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from collections.abc import Callable
@@ -17,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import save_file
 
 from lsgen.errors import InputError
 
@@ -47,6 +48,7 @@ SCHEMA = pa.schema(
     + [(name, pa.float32()) for name in _FLOAT]
     + [("valid", pa.bool_()), ("preserved", pa.bool_())]
 )
+MANIFEST_KEYS = {"format_version", "finished", "identity", "blocks", "num_classes"}
 ARRAYS = ("seed_latent", "latent", "seed_image", "image", "logits")
 
 
@@ -68,7 +70,9 @@ class Suite:
     @property
     def manifest(self) -> dict[str, Any]:
         """What made the suite, and whether it is finished."""
-        content: dict[str, Any] = _read_json(self.path / "manifest.json")
+        content = _read_json(self.path / "manifest.json")
+        if not isinstance(content, dict) or MANIFEST_KEYS - content.keys():
+            raise InputError(f"{self.path / 'manifest.json'} is not the manifest of a suite")
         return content
 
     @property
@@ -85,6 +89,7 @@ class Suite:
     def table(self) -> pd.DataFrame:
         """One row a case, in block order; missing values are NA."""
         if self.finished:
+            self._check_whole()
             joined = pq.read_table(self.path / "cases.parquet")
         else:
             joined = pa.concat_tables([SCHEMA.empty_table(), *(self._part(n) for n in self.blocks)])
@@ -112,6 +117,8 @@ class Suite:
         """Any of the arrays ``seed_latent``, ``latent``, ``seed_image``, ``image``, ``logits``."""
         if name not in ARRAYS:
             raise InputError(f"a suite has no array {name!r}; it has {', '.join(ARRAYS)}")
+        if self.finished:
+            self._check_whole()
         if not self.blocks:
             raise InputError(f"the suite {self.path} has no finished block yet")
         parts = []
@@ -133,15 +140,15 @@ class Suite:
             InputError: The folder holds something else, or cannot be written.
         """
         try:
-            if (self.path / "manifest.json").exists():
+            known = (self.path / "manifest.json").exists()
+            if known:
                 self._check_same(manifest["identity"])
-                return
-            if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
+            elif self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
                 raise InputError(f"{self.path} exists and is not a suite: choose another --out")
-            for folder in ("parts", "arrays"):
-                (self.path / folder).mkdir(parents=True, exist_ok=True)
-            _replace(self.path / "config.yaml", lambda file: file.write_text(config, encoding="utf-8"))
-            self._write_json("manifest.json", {"format_version": FORMAT_VERSION, "finished": False, **manifest})
+            self.path.mkdir(parents=True, exist_ok=True)
+            if not known:  # first of all, so that a search stopped at any moment is recognised as its own
+                self._write_json("manifest.json", {"format_version": FORMAT_VERSION, "finished": False, **manifest})
+            self._repair(config)
         except (PermissionError, FileNotFoundError, NotADirectoryError) as error:
             raise InputError(f"cannot write to {self.path} ({error.strerror}): choose another --out") from error
 
@@ -177,6 +184,34 @@ class Suite:
 
     # --- inside ----------------------------------------------------------------------------------------------------
 
+    def _repair(self, config: str) -> None:
+        """Makes what is missing, clears what a killed process left, finds out if a finished suite is still whole."""
+        for folder in ("parts", "arrays"):
+            (self.path / folder).mkdir(exist_ok=True)
+        for leftover in self.path.rglob(".*.tmp"):
+            leftover.unlink()
+        if not (self.path / "config.yaml").exists():
+            _replace(self.path / "config.yaml", lambda file: file.write_text(config, encoding="utf-8"))
+        if self.finished and not self._is_intact():
+            self.update_manifest(finished=False)
+
+    def _is_intact(self) -> bool:
+        joined = self.path / "cases.parquet"
+        return self._damaged_blocks() == [] and _rows(joined) is not None and (self.path / "summary.json").is_file()
+
+    def _damaged_blocks(self) -> list[int]:
+        return sorted(set(range(self.manifest["blocks"])) - set(self.blocks))
+
+    def _check_whole(self) -> None:
+        """Refuses a finished suite that has lost files: rows and images would no longer belong together."""
+        if lost := self._damaged_blocks():
+            what = f"block {lost[0]} is missing or damaged"
+        elif _rows(self.path / "cases.parquet") is None:
+            what = "cases.parquet is missing or damaged"
+        else:
+            return
+        raise InputError(f"{self.path}: {what}; the same `lsgen search` restores it")
+
     def _check_same(self, identity: str) -> None:
         there = self.manifest
         if there.get("format_version") != FORMAT_VERSION:
@@ -198,11 +233,11 @@ class Suite:
 
     def _is_whole(self, number: int) -> bool:
         """Both files are there and can be opened to the end, with the same number of rows."""
+        rows = _rows(self._part_file(number))
         try:
-            rows = pq.read_table(self._part_file(number), columns=["id"]).num_rows
             with safe_open(self._arrays_file(number), framework="np") as file:
                 return all(file.get_slice(name).get_shape()[0] == rows for name in ARRAYS)
-        except (FileNotFoundError, SafetensorError, pa.ArrowInvalid, OSError):
+        except (SafetensorError, OSError):
             return False
 
     def _part(self, number: int) -> pa.Table:
@@ -238,10 +273,12 @@ def load_suite(path: str | Path) -> Suite:
     return suite
 
 
-def load_arrays(path: str | Path, block: int) -> dict[str, np.ndarray]:
-    """All arrays of one block of a suite."""
-    arrays: dict[str, np.ndarray] = load_file(Suite(path)._arrays_file(block))
-    return arrays
+def _rows(file: Path) -> int | None:
+    """Number of rows of a Parquet file, None if it is missing or damaged."""
+    try:
+        return int(pq.read_table(file, columns=["id"]).num_rows)
+    except (pa.ArrowInvalid, OSError):
+        return None
 
 
 def _to_pandas(table: pa.Table) -> pd.DataFrame:
@@ -270,14 +307,15 @@ def _replace(target: Path, write: Callable[[Path], object]) -> None:
         with temporary.open("rb") as file:
             os.fsync(file.fileno())
         temporary.replace(target)
-    except OSError as error:
+    except (OSError, SafetensorError) as error:  # safetensors wraps the system's errors in one of its own
         temporary.unlink(missing_ok=True)
         if isinstance(error, (PermissionError, FileNotFoundError, NotADirectoryError)):
             raise
+        number, reason = (error.errno, error.strerror) if isinstance(error, OSError) else (errno.EIO, None)
         raise OSError(
-            error.errno,
-            f"cannot write {target} ({error.strerror or error}); finished blocks are kept: make room and run the same "
-            f"command again",
+            number,
+            f"cannot write {target} ({reason or error}); finished blocks are kept: make room and run the same command "
+            f"again",
         ) from error
     except BaseException:
         temporary.unlink(missing_ok=True)

@@ -22,6 +22,7 @@ class Trainer(pl.Trainer):
     and numbers go to ``default_root_dir/logs`` as CSV. All arguments are Lightning's.
     """
 
+    callbacks: list[Callback]
     search_name: str | None = None  # what a suite's default folder is called
     search_config: str | None = None  # the resolved configuration, for the suite
     suite: Suite | None = None  # what the last search wrote
@@ -57,12 +58,15 @@ class Trainer(pl.Trainer):
         check_task(model)
         self.predict_loop.inference_mode = False  # gradients to the latent are needed
         writer = SuiteWriter(out, self.search_name, self.search_config)
-        callbacks: list[Callback] = self.callbacks  # type: ignore[attr-defined]
-        bars = [c for c in callbacks if isinstance(c, ProgressBar)]
-        for bar in bars:
-            callbacks.remove(bar)
-        callbacks += [writer, SearchLogging(writer), Preflight(), *([SearchProgress()] if bars else [])]
-        self.predict(model, datamodule=datamodule, return_predictions=False)
+        own = self.callbacks
+        others = [c for c in own if not isinstance(c, ProgressBar)]
+        bar = [SearchProgress()] if len(others) < len(own) else []
+        self.callbacks = [*others, writer, SearchLogging(writer), Preflight(), *bar]
+        try:
+            self.predict(model, datamodule=datamodule, return_predictions=False)
+        finally:
+            self.callbacks = own
+            writer.close()
         self.suite = writer.suite
         return writer.suite
 

@@ -48,9 +48,12 @@ def factor(random: list[float], pgd: list[float]) -> str:
     return f"{mean(pgd) / mean(random):.0f}×" if mean(random) else "∞ (random found none)"
 
 
-def row(data: str, sut: str, repeats: int, tag: str, *more: str) -> str:
+def row(data: str, sut: str, repeats: int, tag: str, sizes: dict[str, int], *more: str) -> str:
     """One measured line of the table."""
-    runs = {m: [search(data, sut, m, s, tag, *more) for s in range(repeats)] for m in ("random", "pgd")}
+    runs = {
+        m: [search(data, sut, m, s, f"{tag}-{n}", f"--model.seeds.per_class={n}", *more) for s in range(repeats)]
+        for m, n in sizes.items()
+    }
     rates = {m: [r["failure_rate"] for r in rs] for m, rs in runs.items()}
     cells = [f(runs[m]) for m in ("random", "pgd") for f in (_fr, _mpt)]
     return f"| {sut} | {tag} | " + " | ".join(cells) + f" | {factor(rates['random'], rates['pgd'])} |\n"
@@ -81,21 +84,24 @@ def run() -> None:
     """Makes the tables of one data set."""
     parser = argparse.ArgumentParser(description="Speth's Tab. IV, measured.")
     parser.add_argument("--data", choices=SUTS, required=True)
-    parser.add_argument("--per-class", type=int, default=200)
+    parser.add_argument("--per-class", type=int, default=200, help="cases a class for PGD")
+    parser.add_argument(
+        "--random-per-class", type=int, default=2000, help="for random sampling, whose rate is tiny"
+    )
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--seeds-per-class", type=int, default=20, help="test images a class for the robustness r")
     options = parser.parse_args()
-    size = f"--model.seeds.per_class={options.per_class}"
+    sizes = {"random": options.random_per_class, "pgd": options.per_class}
     text = HEADER
     for sut in SUTS[options.data]:
-        text += row(options.data, sut, options.repeats, "uniform", size)
-        text += row(options.data, sut, options.repeats, "normal", size, "--model.seeds.distribution=normal")
+        text += row(options.data, sut, options.repeats, "uniform", sizes)
+        text += row(options.data, sut, options.repeats, "normal", sizes, "--model.seeds.distribution=normal")
         text += f"| {sut} | published | " + " | ".join(PUBLISHED[options.data, sut]) + " |\n"
     text += "\n| SUT | test accuracy | reconstructions | after PGD | r |\n|---|---|---|---|---|\n"
     for sut in SUTS[options.data]:
         text += robustness(options.data, sut, options.seeds_per_class)
-    command = f"python scripts/speth_table4.py --data {options.data} --per-class {options.per_class}"
-    text = f"`{command} --repeats {options.repeats} --seeds-per-class {options.seeds_per_class}`\n\n{text}"
+    given = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in vars(options).items())
+    text = f"`python scripts/speth_table4.py {given}`\n\n{text}"
     Path(f"docs/results/speth_table4_{options.data}.md").write_text(text, encoding="utf-8")
     print(text)
 

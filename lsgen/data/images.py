@@ -43,6 +43,11 @@ class InMemory(Dataset[tuple[Tensor, Tensor]]):
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
         return self.images[index].float() / 255, self.labels[index]
 
+    def spread(self, n: int) -> tuple[Tensor, Tensor]:
+        """At most ``n`` images (uint8) and labels, spread evenly over the data, which may be sorted by class."""
+        index = torch.linspace(0, len(self) - 1, min(n, len(self))).long()
+        return self.images[index], self.labels[index]
+
     def __getitems__(self, indices: list[int]) -> tuple[Tensor, Tensor]:
         """The batch at ``indices``: floats in [0, 1] [N, C, H, W] and labels [N]."""
         index = torch.as_tensor(indices)

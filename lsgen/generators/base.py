@@ -12,7 +12,7 @@ from torch import Tensor
 from lsgen import checkpoints
 from lsgen.data import ImageData, check_fits
 from lsgen.errors import InputError
-from lsgen.types import LatentSpec
+from lsgen.types import LatentSpec, from_uint8
 
 BOUNDS_FROM = 1000  # latents over which the stored bounds are measured
 
@@ -76,9 +76,8 @@ class Generator(checkpoints.SavedModule):
     @torch.no_grad()
     def measure_bounds(self, data: ImageData) -> None:
         """Sets the bounds to the extremes over 1,000 latents: encodings of training images, or prior samples."""
-        part = data["train"]
-        x = part.images[:BOUNDS_FROM].to(self.device).float() / 255
-        y = part.labels[:BOUNDS_FROM].to(self.device)
+        images, labels = data["train"].spread(BOUNDS_FROM)
+        x, y = from_uint8(images.to(self.device)), labels.to(self.device)
         training = self.training
         self.eval()
         if self.encodes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 
 import torch
@@ -41,6 +42,8 @@ class CVAE(Autoencoder):
         super().__init__()
         if min(latent_dim, embedding_dim, width, num_classes) < 1:
             raise InputError("latent_dim, embedding_dim, width and num_classes must be at least 1")
+        if not (0 < lr < math.inf and 0 <= beta < math.inf):
+            raise InputError(f"lr must be above 0, beta not negative, both finite, got lr={lr}, beta={beta}")
         if min(image_shape[1:]) <= SMALLEST:
             raise InputError(f"CVAE needs images larger than {SMALLEST}×{SMALLEST} pixels, got {tuple(image_shape)}")
         channels_, height, wide = image_shape

@@ -7,7 +7,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 from torchvision.utils import make_grid
 
-from lsgen.data import ImageData
+from lsgen.data import ImageData, Split
 from lsgen.errors import InputError
 from lsgen.generators.base import Generator
 from lsgen.loggers import log_image
@@ -42,7 +42,7 @@ class GeneratorQuality(Callback):
         """Logs accuracies and a grid."""
         self._report(trainer, pl_module, "test")
 
-    def _report(self, trainer: Trainer, module: LightningModule, stage: str) -> None:
+    def _report(self, trainer: Trainer, module: LightningModule, stage: Split) -> None:
         if not isinstance(module, Generator) or trainer.sanity_checking:
             return
         if self.judge is not None:
@@ -67,12 +67,12 @@ def sample_accuracy(generator: Generator, judge: SUT, n: int, seed: int = 0) -> 
 
 
 @torch.no_grad()
-def reconstruction_accuracy(generator: Generator, judge: SUT, data: ImageData, split: str, n: int) -> float:
+def reconstruction_accuracy(generator: Generator, judge: SUT, data: ImageData, split: Split, n: int) -> float:
     """Share of up to ``n`` images of a split whose reconstruction ``judge`` reads as their label."""
-    part = data[split]  # type: ignore[index]
-    x, y = from_uint8(part.images[:n]).to(generator.device), part.labels[:n].to(generator.device)
-    images = [to_uint8(generator.decode(generator.encode(a, b), b)) for a, b in _chunks(x, y)]
-    return accuracy(judge, torch.cat(images), y)
+    images, labels = data[split].spread(n)
+    x, y = from_uint8(images.to(generator.device)), labels.to(generator.device)
+    rebuilt = [to_uint8(generator.decode(generator.encode(a, b), b)) for a, b in _chunks(x, y)]
+    return accuracy(judge, torch.cat(rebuilt), y)
 
 
 @torch.no_grad()

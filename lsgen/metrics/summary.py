@@ -31,12 +31,9 @@ def summarise(table: pd.DataFrame, num_classes: int, seconds: float) -> dict[str
     cases = table[table["viable"]]
     predicted, label = (torch.tensor(cases[c].to_numpy("int64")) for c in ("predicted", "label"))
     overall["escape_rate"] = [[_plain(x) for x in row] for row in F.escape_rate(predicted, label, num_classes).tolist()]
-    queries = int(table["queries"].sum())
     overall |= {
-        "queries": queries,
-        "backward_queries": int(table["backward_queries"].sum()),
         "seconds": round(seconds, 3),
-        "queries_per_second": round(queries / seconds, 1) if seconds > 0 else None,
+        "queries_per_second": round(overall["queries"] / seconds, 1) if seconds > 0 else None,
     }
     overall["per_class"] = {str(k): _rates(group) for k, group in table.groupby("label")}
     return overall
@@ -59,6 +56,8 @@ def _rates(table: pd.DataFrame) -> dict[str, Any]:
         "success_rate": _plain(F.success_rate(failed, seed)),
         "label_diversity": _plain(F.label_diversity(predicted, label, label if one_case_a_seed else seed)),
         "seed_viability": _plain((seeds["seed_predicted"] == seeds["label"]).mean()),
+        "queries": int(table["queries"].sum()),
+        "backward_queries": int(table["backward_queries"].sum()),
         **{key: _plain(cases[column].astype("float64").mean()) for key, column in MEANS.items()},
     }
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import importlib.metadata
+import os
 import platform
 from dataclasses import dataclass
 from pathlib import Path
@@ -108,7 +110,7 @@ class Preflight(SearchCallback):
             f"{type(searcher).__name__}: {seeds:,} seeds in {task.num_blocks} blocks ({len(task.pending)} to do), "
             f"{searcher.steps} steps each, batches of {task.chunk}; about {_estimate(task, trainer.world_size)}"
         )
-        if readable < READABLE:
+        if readable < READABLE and task.generator.latent.kind != "pixels":  # an image itself is no generator's fault
             rank_zero_warn(
                 f"the SUT reads only {readable:.1%} of the generator's {what} as intended: what a search finds may be "
                 f"the generator's fault and not the SUT's. Train it longer, or lower the seeds' scale.",
@@ -124,9 +126,8 @@ def _readable(task: SearchTask) -> tuple[float, str]:
 
 
 def _clean_accuracy(task: SearchTask) -> str:
-    part = task.data["test"]
-    n = min(LOOK, len(part))
-    return f"{n:,} test images: {accuracy(task.sut, part.images[:n], part.labels[:n]):.2%}"
+    images, labels = task.data["test"].spread(LOOK)
+    return f"{len(labels):,} test images: {accuracy(task.sut, images, labels):.2%}"
 
 
 def _seeds_failure_rate(task: SearchTask) -> str:
@@ -173,13 +174,13 @@ class SearchLogging(SearchCallback):
     def on_search_batch_end(self, trainer: Trainer, task: SearchTask, cases: Cases) -> None:
         """Failure rate and mean true-class probability of this process so far."""
         live = {"failure_rate": task.failure_rate, "mean_p_true": task.mean_p_true}
-        self._log(trainer, {f"search/{k}": float(v.compute()) for k, v in live.items()}, cases.block)
+        self._log(trainer, {k: float(v.compute()) for k, v in live.items()}, cases.block)
 
     def on_search_end(self, trainer: Trainer, task: SearchTask) -> None:
         """Every number of the summary."""
         if trainer.is_global_zero and self.writer.suite.finished:
             summary = self.writer.suite.summary
-            numbers = {f"summary/{k}": v for k, v in summary.items() if isinstance(v, (int, float))}
+            numbers = {k: v for k, v in summary.items() if isinstance(v, (int, float))}
             self._log(trainer, numbers, self.writer.suite.manifest["blocks"])
 
     def _log(self, trainer: Trainer, numbers: dict[str, float], step: int) -> None:
@@ -201,6 +202,7 @@ class SuiteWriter(SearchCallback):
 
     def __init__(self, out: str | Path | None, name: str | None = None, config: str | None = None) -> None:
         self.out, self.name, self.config = out, name, config
+        self._lock: int | None = None
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Opens the suite and finds out which blocks are still to do."""
@@ -209,15 +211,28 @@ class SuiteWriter(SearchCallback):
         identity = task.identity()
         name = self.name or type(task.searcher).__name__
         self.suite = Suite(self.out or Path("runs") / f"{name}-{identity[:8]}")
-        pending: list[int] = []
-        chunk: int | None = None
-        if trainer.is_global_zero:
+        found: Any = self._open(task, identity) if trainer.is_global_zero else None
+        task.pending, task.chunk, refused = trainer.strategy.broadcast(found)
+        if refused:  # every process learns of it, so that none is left waiting or ends with a traceback
+            raise InputError(refused)
+
+    def _open(self, task: SearchTask, identity: str) -> tuple[list[int], int | None, str | None]:
+        """Blocks to do, batch size of an earlier start, and why the folder cannot be used, if so."""
+        try:
             self.suite.open(_manifest(task, identity), self.config or _config_of(task))
-            done = set(self.suite.blocks)
-            pending = [n for n in range(task.num_blocks) if n not in done]
-            chunk = self.suite.manifest.get("eval_batch_size")
-            print(_what_was_found(self.suite, len(done), task.num_blocks))
-        task.pending, task.chunk = trainer.strategy.broadcast((pending, chunk))
+            self._lock = lock(self.suite.path)
+        except InputError as error:
+            return [], None, str(error)
+        done = set(self.suite.blocks)
+        print(_what_was_found(self.suite, len(done), task.num_blocks))
+        pending = [n for n in range(task.num_blocks) if n not in done]
+        return pending, self.suite.manifest.get("eval_batch_size"), None
+
+    def close(self) -> None:
+        """Lets go of the folder."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
 
     def on_search_start(self, trainer: Trainer, task: SearchTask) -> None:
         """Stores the batch size that was settled on, so that a resumed search uses it too."""
@@ -234,6 +249,21 @@ class SuiteWriter(SearchCallback):
         if trainer.is_global_zero and not self.suite.finished:
             self.suite.finish()
         trainer.strategy.barrier("lsgen.suite.joined")
+
+
+def lock(folder: Path) -> int:
+    """Keeps other searches out of a folder until the returned descriptor is closed, or the process ends.
+
+    Raises:
+        InputError: Another process is at it.
+    """
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(descriptor)
+        raise InputError(f"another process is writing to {folder}: wait for it, or choose another --out") from error
+    return descriptor
 
 
 def _what_was_found(suite: Suite, done: int, total: int) -> str:

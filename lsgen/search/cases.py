@@ -92,8 +92,7 @@ def tabulate(
     if block.source_index is not None:
         columns["source_index"] = block.source_index
     if has_seed:
-        original = first.image if block.image is None else block.image
-        columns |= _distances(seeds.latent, outcome.latent, from_uint8(original), from_uint8(last.image))
+        columns |= _distances(seeds.latent, outcome.latent, from_uint8(first.image), from_uint8(last.image))
     arrays = {
         "seed_latent": seeds.latent,
         "latent": outcome.latent,

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from lsgen.errors import InputError
 from lsgen.generators import Generator
 from lsgen.objectives import Criterion, Objective
 from lsgen.suts import SUT
@@ -53,19 +54,23 @@ class Evaluator:
         return torch.cat(parts)
 
     def judge(self, latent: Tensor, label: Tensor) -> Judged:
-        """What is stored for these latents, and what the SUT says of exactly that; [N, *L], [N]."""
+        """What is stored for these latents, and what the SUT says of exactly that; [N, *L], [N].
+
+        Raises:
+            InputError: The SUT's logits are not finite.
+        """
         parts = []
         for n, z, y in self._chunks(latent, label):
-            image = to_uint8(self.generator.decode(z, y))
+            image = to_uint8(self.generator.decode(z, y).float())
             logits = self.sut.logits(from_uint8(image)).float()
+            if not bool(logits[:n].isfinite().all()):
+                raise InputError(
+                    f"{type(self.sut).__name__} answers with NaN or infinite logits: nothing it says can be trusted"
+                )
             success = self.criterion(Candidates(z, from_uint8(image), logits, y))
             parts.append((image[:n], logits[:n], success[:n]))
         image, logits, success = (torch.cat(column) for column in zip(*parts, strict=True))
         return Judged(image, logits, success)
-
-    def classify(self, images: Tensor) -> Tensor:
-        """Stored images [N, C, H, W] uint8 -> logits [N, K]."""
-        return torch.cat([self.sut.logits(from_uint8(x)).float()[:n] for n, x in self._chunks(images)])
 
     def score(self, latent: Tensor, label: Tensor, needs_grad: bool) -> Evaluation:
         """One round of candidates; [S, P, *L], [S]."""

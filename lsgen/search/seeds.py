@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -75,8 +76,8 @@ class PriorSeeds(SeedSource):
     ) -> None:
         if per_class < 1:
             raise InputError(f"per_class must be at least 1, got {per_class}")
-        if scale < 0:
-            raise InputError(f"scale must not be negative, got {scale}")
+        if not 0 <= scale < math.inf:
+            raise InputError(f"scale must be finite and not negative, got {scale}")
         self.per_class, self.distribution, self.scale, self.classes = per_class, distribution, scale, classes
 
     def plan(self, data: ImageData) -> Plan:

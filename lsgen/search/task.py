@@ -109,6 +109,7 @@ class SearchTask(LightningModule):
         """A hash of everything that decides the cases: weights, data, seeds, searcher, objective, sizes, seed."""
         parts = ("searcher", "seeds", "objective", "criterion", "block_size", "eval_batch_size")
         content = {name: describe(getattr(self, name)) for name in parts}
+        content |= {"generator settings": self.generator.settings(), "SUT settings": self.sut.settings()}
         content |= {"weights": self.weights(), "data": self.data.fingerprint, "seed": self.seed}
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
 
+from lsgen.errors import InputError
 from lsgen.suts.augment import random_affine
 from lsgen.suts.base import SUT
 from lsgen.suts.networks import build
@@ -40,6 +43,13 @@ class Classifier(SUT):
         channels, height, width = image_shape  # a list, when it comes from a checkpoint
         self.network, self.image_shape, self.num_classes = network, (channels, height, width), num_classes
         self.mean, self.std, self.lr = mean or [0.0], std or [1.0], lr
+        if {len(self.mean), len(self.std)} - {1, channels} or min(self.std) <= 0:
+            raise InputError(
+                f"mean and std need one value, or one for each of {channels} channels, and std must be above 0, "
+                f"got mean={self.mean}, std={self.std}"
+            )
+        if not 0 < lr < math.inf:
+            raise InputError(f"lr must be above 0 and finite, got {lr}")
         self.augment = augment
         self.net = build(network, self.image_shape, num_classes)
         self.register_buffer("_mean", torch.tensor(self.mean).view(-1, 1, 1), persistent=False)

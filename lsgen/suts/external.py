@@ -89,6 +89,10 @@ class ExternalSUT(SUT):
             raise InputError(f"{self.model} must return logits: a tensor, a tuple that begins with one, or .logits")
         return output
 
+    def settings(self) -> Any:
+        """Nothing beyond the weights: among them is a hash of the settings and of the model file."""
+        return None
+
     def features(self, x: Tensor) -> Tensor:
         """Activations of the feature layer, [N, C, H, W] -> [N, F].
 

@@ -58,6 +58,12 @@ BAD = {
     "block size": (["@search", "--model.block_size=0"], ["block_size", "at least 1"]),
     "batch size": (["@search", "--model.eval_batch_size=33"], ["eval_batch_size", "multiple of 32"]),
     "negative steps": (["@search", "--model.searcher.steps=-1"], ["steps >= 0"]),
+    "no number": (["@search", "--model.seeds.scale=.nan"], ["scale must be finite"]),
+    "seed": (["@search", "--seed_everything=-1"], ["-1"]),
+    "strategy": (["@search", "--trainer.strategy=foo"], ["foo"]),
+    "learning rate": (["!fit", "--model.lr=-1"], ["lr must be above 0"]),
+    "standard deviation": (["!fit", "--model.std=[0.0]"], ["std must be above 0"]),
+    "untrained model": (["!test"], ["untrained", "--ckpt_path"]),
     "class index": (["@search", "--model.seeds.classes=[3,10]"], ["no class 10", "0 to 9"]),
     "no seeds": (["@search", "--model.seeds.per_class=0"], ["per_class"]),
     "data set name": (["@search", "--data.name=mnits"], ["mnits"]),
@@ -159,7 +165,7 @@ def test_quickstart_goes_the_whole_way_and_has_nothing_to_do_the_second_time(tmp
         (short / name).parent.mkdir(parents=True, exist_ok=True)
         (short / name).write_text(text.replace("per_class: 100", "per_class: 20"))
     monkeypatch.setattr(lsgen.quickstart, "shipped_configs", lambda: tmp_path / "configs")
-    out = tmp_path / "out"
+    out = tmp_path / "out: # odd"
     assert main(["quickstart", f"--out={out}"]) == 0
     said = capsys.readouterr().out
     for words in ("clean accuracy", "CVAE samples read as intended", "PGD f", "failures.png"):

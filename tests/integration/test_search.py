@@ -203,6 +203,59 @@ def test_pgd_in_pixel_space_and_a_generator_that_takes_no_label(trained, tmp_pat
         SearchTask(generator=pixels, sut=sut, searcher=LatentPGD(), seeds=PriorSeeds())
 
 
+def test_one_trainer_can_search_again_and_other_settings_of_the_sut_are_another_suite(trained, tmp_path):
+    data, trainer = ImageData(name="mnist5k"), Trainer(default_root_dir=tmp_path, enable_progress_bar=False)
+    before = list(trainer.callbacks)
+    identities = []
+    for number in range(3):
+        sut = suts.pretrained(trained / "sut/best.ckpt")
+        if number == 2:
+            sut.mean = [0.5]  # the weights are the same, the answers are not
+        task = SearchTask(
+            generator=PixelSpace(),
+            sut=sut,
+            searcher=LatentPGD(steps=1),
+            seeds=DataSeeds(per_class=1),
+            eval_batch_size=32,
+        )
+        suite = trainer.search(task, datamodule=data, out=str(tmp_path / f"suite{number}"))
+        assert suite.finished
+        identities.append(suite.manifest["identity"])
+    assert identities[0] == identities[1] != identities[2]
+    assert trainer.callbacks == before
+
+
+def test_a_batch_size_that_was_settled_on_is_kept_when_a_search_goes_on(search_args, tmp_path):
+    args = search_args(f"--out={tmp_path}/s", "--model.eval_batch_size=auto", method="random")
+    assert main(args) == 0
+    suite = load_suite(tmp_path / "s")
+    settled = suite.manifest["eval_batch_size"]
+    other = 96 if settled != 96 else 160
+    suite.update_manifest(eval_batch_size=other)
+    (suite.path / "parts/block-00001.parquet").unlink()
+    assert main(args) == 0
+    assert load_suite(suite.path).finished
+    assert load_suite(suite.path).manifest["eval_batch_size"] == other
+
+
+class Broken(Linear):
+    """Knows nothing."""
+
+    def logits(self, x):
+        return super().logits(x) * float("nan")
+
+
+def test_a_sut_that_answers_nan_is_refused(tmp_path):
+    data = ImageData(name="npz", path=str(write_npz(tmp_path / "data")))
+    task = SearchTask(
+        generator=Pixels(), sut=Broken(), searcher=RandomSampling(), seeds=PriorSeeds(), eval_batch_size=32
+    )
+    with pytest.raises(InputError, match="NaN"):
+        Trainer(default_root_dir=tmp_path, enable_progress_bar=False).search(
+            task, datamodule=data, out=str(tmp_path / "s")
+        )
+
+
 class OnlyViable(RandomSampling):
     """Random sampling that leaves out what fails anyway."""
 

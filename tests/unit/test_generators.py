@@ -103,9 +103,10 @@ def test_bounds_are_the_extremes_of_a_thousand_encodings():
     generator.train()
     generator.measure_bounds(data)
     assert generator.training
-    part = data["train"]
-    generator.eval()
-    z = generator.encode(part.images[:1000].float() / 255, part.labels[:1000]).detach()
+    x, y = data["train"].spread(1000)
+    assert len(y) == 1000
+    assert set(y.tolist()) == set(range(10))  # the data is sorted by class
+    z = generator.eval().encode(x.float() / 255, y).detach()
     assert generator.latent.bounds == pytest.approx((float(z.min()), float(z.max())), rel=1e-4)
 
 

@@ -1,5 +1,7 @@
 """Searchers on problems whose answers are known; one contract table for all of them."""
 
+import math
+
 import pytest
 import torch
 from torch.nn import functional as F
@@ -106,7 +108,9 @@ def test_pgd_follows_the_published_pseudocode_seed_by_seed():
         torch.testing.assert_close(found, z + delta)
 
 
-@pytest.mark.parametrize("bad", [{"steps": -1}, {"step_size": 0.0}, {"radius": -0.1}])
+@pytest.mark.parametrize(
+    "bad", [{"steps": -1}, {"step_size": 0.0}, {"radius": -0.1}, {"step_size": math.nan}, {"radius": math.inf}]
+)
 def test_pgd_refuses_impossible_settings(bad):
     with pytest.raises(InputError, match=next(iter(bad))):
         LatentPGD(**bad)

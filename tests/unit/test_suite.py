@@ -5,10 +5,12 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
+from safetensors import SafetensorError
 
 import lsgen.suite
 from lsgen import load_suite
 from lsgen.errors import InputError
+from lsgen.search.callbacks import lock
 from lsgen.search.cases import Cases
 from lsgen.suite import SCHEMA, Suite
 
@@ -102,6 +104,67 @@ def test_a_full_disk_leaves_no_half_block_and_says_so(suite, monkeypatch):
         suite.write(cases(1))
     assert Suite(suite.path).blocks == [0]
     assert not list(suite.path.rglob("*.tmp"))
+
+
+def test_safetensors_own_error_of_a_full_disk_is_understood(suite, monkeypatch):
+    def full(*args, **kwargs):
+        raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+
+    monkeypatch.setattr(lsgen.suite, "save_file", full)
+    with pytest.raises(OSError, match=r"block-00000.safetensors.*No space left.*run the same command again"):
+        suite.write(cases(0))
+
+
+@pytest.fixture
+def finished(suite) -> Suite:
+    for block in range(3):
+        suite.write(cases(block))
+    suite.finish()
+    return suite
+
+
+@pytest.mark.parametrize("lost", ["arrays/block-00001.safetensors", "parts/block-00001.parquet", "cases.parquet"])
+@pytest.mark.parametrize("how", ["deleted", "truncated"])
+def test_a_finished_suite_that_lost_a_file_is_refused_until_the_search_restores_it(finished, lost, how):
+    whole = (finished.path / "cases.parquet").read_bytes()
+    file = finished.path / lost
+    _ = file.unlink() if how == "deleted" else os.truncate(file, 20)
+    for read in (lambda s: s.table, lambda s: s.images):
+        with pytest.raises(InputError, match=r"missing or damaged.*restores it"):
+            read(load_suite(finished.path))
+    again = Suite(finished.path)
+    again.open(MANIFEST, "")
+    assert not again.finished
+    for block in {0, 1, 2} - set(again.blocks):
+        again.write(cases(block))
+    again.finish()
+    assert again.finished
+    assert len(load_suite(finished.path).table) == len(load_suite(finished.path).images) == 15
+    if lost == "cases.parquet":
+        assert (finished.path / "cases.parquet").read_bytes() == whole
+
+
+def test_leftovers_of_a_killed_process_are_cleared(suite):
+    (suite.path / "parts" / ".block-00000.parquet.123.tmp").write_text("half")
+    (suite.path / "config.yaml").unlink()
+    Suite(suite.path).open(MANIFEST, "again: 1")
+    assert not list(suite.path.rglob("*.tmp"))
+    assert (suite.path / "config.yaml").read_text() == "again: 1"
+
+
+@pytest.mark.parametrize("content", ["[]", "{}", "", '{"finished": true}'])
+def test_a_manifest_that_is_none_is_refused(suite, content):
+    (suite.path / "manifest.json").write_text(content)
+    with pytest.raises(InputError, match=r"manifest\.json"):
+        load_suite(suite.path)
+
+
+def test_one_search_at_a_time_writes_to_a_folder(suite):
+    held = lock(suite.path)
+    with pytest.raises(InputError, match="another process"):
+        lock(suite.path)
+    os.close(held)
+    os.close(lock(suite.path))
 
 
 def test_the_same_search_goes_on_and_another_is_refused(suite):
