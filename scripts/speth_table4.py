@@ -3,7 +3,7 @@
     LSGEN_DATA=... python scripts/speth_table4.py --data mnist --per-class 200 --repeats 3
 
 Needs the checkpoints that `lsgen fit --config configs/<data>/{sut_…,cvae}.yaml` leave. Every cell is a suite in
-runs/table4, so that a stopped run goes on; the table goes to docs/results/speth_table4_<data>.md.
+runs/table4, so that a stopped run goes on; the table goes to runs/table4/<data>.md.
 """
 
 from __future__ import annotations
@@ -85,9 +85,7 @@ def run() -> None:
     parser = argparse.ArgumentParser(description="Speth's Tab. IV, measured.")
     parser.add_argument("--data", choices=SUTS, required=True)
     parser.add_argument("--per-class", type=int, default=200, help="cases a class for PGD")
-    parser.add_argument(
-        "--random-per-class", type=int, default=2000, help="for random sampling, whose rate is tiny"
-    )
+    parser.add_argument("--random-per-class", type=int, default=2000, help="for random sampling, whose rate is tiny")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--seeds-per-class", type=int, default=20, help="test images a class for the robustness r")
     options = parser.parse_args()
@@ -102,7 +100,7 @@ def run() -> None:
         text += robustness(options.data, sut, options.seeds_per_class)
     given = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in vars(options).items())
     text = f"`python scripts/speth_table4.py {given}`\n\n{text}"
-    Path(f"docs/results/speth_table4_{options.data}.md").write_text(text, encoding="utf-8")
+    Path(f"runs/table4/{options.data}.md").write_text(text, encoding="utf-8")
     print(text)
 
 
