@@ -96,7 +96,8 @@ class LsgenCLI(LightningCLI):
         }
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        """Shows where to begin."""
+        """Help for people: how a call looks, instead of all hundred flags, and where to begin."""
+        parser.usage = "lsgen {fit,validate,test,search} --config FILE [--KEY VALUE ...]"
         parser.epilog = (
             "Shipped configurations: configs/<dataset>/*.yaml. All settings of one: --config FILE --print_config. "
             "Settings of a class: --model.help SearchTask, --data.help ImageData."
