@@ -234,6 +234,8 @@ class SearchTask(LightningModule):
         info = StepInfo(step + 1, self.searcher.steps, evaluation)
         for callback in self._callbacks():
             callback.on_search_step_end(self.trainer, self, info)
+        if self._trainer is not None and self.trainer.received_sigterm:
+            raise KeyboardInterrupt  # Lightning only notes the signal while it predicts; end like Ctrl-C
 
     def _callbacks(self) -> list[SearchCallback]:
         trainer: Any = self._trainer

@@ -85,7 +85,8 @@ def test_two_processes_write_the_suite_of_one(search_args, small, reference, tmp
     assert load_suite(out).summary["failure_rate"] == load_suite(reference).summary["failure_rate"]
 
 
-def test_ctrl_c_keeps_what_was_finished(search_args, small, tmp_path):
+@pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_search_and_keeps_what_was_finished(search_args, small, tmp_path, kind):
     out = tmp_path / "interrupted"
     process = start(search_args(*small, f"--out={out}"))
     deadline = time.monotonic() + 120
@@ -93,7 +94,7 @@ def test_ctrl_c_keeps_what_was_finished(search_args, small, tmp_path):
         assert process.poll() is None, process.stdout.read()
         assert time.monotonic() < deadline
         time.sleep(0.01)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(kind)
     output, _ = process.communicate(timeout=30)
     assert process.returncode == 1, output
     assert "Traceback" not in output
