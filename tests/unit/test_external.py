@@ -265,8 +265,10 @@ def test_a_prefix_of_the_models_own_stays(folder):
         "from torch import nn\n\n\ndef make():\n    net = nn.Module()\n    net.model = nn.Linear(192, 4)\n"
         "    net.forward = lambda x: net.model(x.flatten(1))\n    return net\n"
     )
-    torch.save(external("own.py:make").net.state_dict(), "w.pt")
-    external("own.py:make", weights="w.pt")
+    state = external("own.py:make").net.state_dict()
+    torch.save(state, "w.pt")
+    loaded = external("own.py:make", weights="w.pt").net.state_dict()
+    assert torch.equal(loaded["model.weight"], state["model.weight"])
 
 
 class Dangerous:

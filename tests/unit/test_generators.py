@@ -17,6 +17,7 @@ FAMILIES = {
     "cvae odd": lambda: CVAE(image_shape=(1, 19, 13), width=4),
     "vae linear": lambda: VAE(hidden=32, latent_dim=6),
     "vae conv": lambda: VAE(architecture="conv", image_shape=(3, 32, 32), hidden=32, width=4, latent_dim=6),
+    "vae odd": lambda: VAE(architecture="conv", image_shape=(1, 29, 17), hidden=16, width=4, latent_dim=6),
     "vae residual": lambda: VAE(architecture="residual", image_shape=(3, 32, 32), hidden=32, width=4, latent_dim=6),
 }
 

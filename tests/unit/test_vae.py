@@ -6,7 +6,6 @@ import torch
 from torch.distributions import Bernoulli, Normal
 from torch.utils.data import DataLoader, TensorDataset
 
-from lsgen import checkpoints, generators
 from lsgen.errors import InputError
 from lsgen.generators.autoencoder import kl_weight, negative_log_likelihood
 from lsgen.generators.vae import VAE
@@ -28,11 +27,6 @@ def vae(request) -> VAE:
     return request.param().eval()
 
 
-def latents(vae: VAE, n: int = 6):
-    y = torch.arange(n) % vae.num_classes
-    return vae.sample_prior(n, y, torch.Generator().manual_seed(0)), y
-
-
 def blobs(n: int, shape: tuple[int, int, int]) -> torch.Tensor:
     """Soft discs at random places, [n, *shape] in [0, 1]."""
     rng = torch.Generator().manual_seed(0)
@@ -51,67 +45,6 @@ def fit(vae: VAE, *, epochs: int, batches: int) -> pl.Trainer:
     trainer = pl.Trainer(max_epochs=epochs, accelerator="cpu", enable_model_summary=False, **quiet)
     trainer.fit(vae, DataLoader(dataset=data, batch_size=4), DataLoader(dataset=data, batch_size=8))
     return trainer
-
-
-@torch.no_grad()
-def test_decodes_to_images_in_range(vae):
-    z, y = latents(vae)
-    x = vae.decode(10 * z, y)
-    assert x.shape == (6, *vae.image_shape)
-    assert float(x.min()) >= 0
-    assert float(x.max()) <= 1
-    assert vae.encode(x, y).shape == z.shape
-
-
-def test_says_what_it_is(vae):
-    assert vae.latent.shape == (6,)
-    assert vae.latent.kind == "normal"
-    assert vae.latent.bounds is None
-    assert vae.encodes
-    assert not vae.conditional
-
-
-def test_the_label_does_not_matter(vae):
-    z, y = latents(vae)
-    x = vae.decode(z, y)
-    assert torch.equal(x, vae.decode(z, (y + 1) % vae.num_classes))
-    assert torch.equal(vae.encode(x, y), vae.encode(x, (y + 1) % vae.num_classes))
-
-
-def test_gradients_reach_the_latent(vae):
-    z, y = latents(vae)
-    z.requires_grad_()
-    vae.decode(z, y).sum().backward()
-    assert bool((z.grad.abs().sum(1) > 0).all())
-
-
-def test_stages_in_order_are_the_decoder(vae):
-    hidden, y = latents(vae)
-    expected = vae.decode(hidden, y)
-    for stage in vae.stages:
-        hidden = stage(hidden)
-    torch.testing.assert_close(hidden.sigmoid(), expected)
-
-
-@torch.no_grad()
-def test_is_deterministic_and_independent_of_the_batch(vae):
-    z, y = latents(vae)
-    x = vae.decode(z, y)
-    assert torch.equal(x, vae.decode(z, y))
-    torch.testing.assert_close(x[2:3], vae.decode(z[2:3], y[2:3]), atol=1e-6, rtol=1e-5)
-    torch.testing.assert_close(vae.encode(x, y)[2:3], vae.encode(x[2:3], y[2:3]), atol=1e-5, rtol=1e-5)
-
-
-def test_survives_a_checkpoint(vae, tmp_path):
-    vae.latent_bounds.copy_(torch.tensor([-3.0, 4.0]))
-    about = {"role": vae.role, **checkpoints.describe(vae)}
-    torch.save({"state_dict": vae.state_dict(), checkpoints.KEY: about}, tmp_path / "g.ckpt")
-    again = generators.pretrained(tmp_path / "g.ckpt")
-    assert isinstance(again, VAE)
-    assert torch.equal(again.decode(*latents(vae)), vae.decode(*latents(vae)))
-    assert again.latent.bounds == (-3.0, 4.0)
-    assert checkpoints.describe(again) == checkpoints.describe(vae)
-    assert checkpoints.weights_sha256(again) == checkpoints.weights_sha256(vae)
 
 
 @pytest.mark.parametrize(
