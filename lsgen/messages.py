@@ -25,7 +25,9 @@ def explain(error: BaseException) -> tuple[int, str | None]:
     if isinstance(error, RuntimeError) and "loading state_dict" in str(error):
         return 2, "the checkpoint does not fit the model: " + " ".join(str(error).split())[:300]
     if isinstance(error, OSError) and error.strerror:
-        return 1, error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
+        wrong_place = (PermissionError, NotADirectoryError, IsADirectoryError, FileExistsError)
+        sentence = error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
+        return (2, f"{sentence}; choose another place") if isinstance(error, wrong_place) else (1, sentence)
     return 1, None
 
 

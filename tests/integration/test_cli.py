@@ -65,6 +65,7 @@ BAD = {
     "strategy": (["@search", "--trainer.strategy=foo"], ["foo"]),
     "learning rate": (["!fit", "--model.lr=-1"], ["lr must be above 0"]),
     "standard deviation": (["!fit", "--model.std=[0.0]"], ["std must be above 0"]),
+    "unwritable run": (["!fit", "--trainer.default_root_dir={tmp}/file.txt/x", *QUIET], ["file.txt", "another place"]),
     "untrained model": (["!test"], ["untrained", "--ckpt_path"]),
     "class index": (["@search", "--model.seeds.classes=[3,10]"], ["no class 10", "0 to 9"]),
     "no seeds": (["@search", "--model.seeds.per_class=0"], ["per_class"]),
