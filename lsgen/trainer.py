@@ -34,11 +34,11 @@ class Trainer(pl.Trainer):
         callbacks = list(callbacks) if isinstance(callbacks, list) else [callbacks]
         wanted = kwargs.get("enable_checkpointing") is not False and not kwargs.get("fast_dev_run")
         if wanted and not any(isinstance(c, Checkpoint) for c in callbacks):
-            callbacks.append(
-                ModelCheckpoint(
-                    dirpath=root, filename="best", monitor="val/loss", save_last=True, enable_version_counter=False
-                )
-            )
+            # two, because save_last=True writes only when the best improves, and resuming would lose epochs
+            callbacks += [
+                ModelCheckpoint(dirpath=root, filename="best", monitor="val/loss", enable_version_counter=False),
+                ModelCheckpoint(dirpath=root, filename="last", enable_version_counter=False),
+            ]
         if kwargs.get("logger") in (None, True):
             kwargs["logger"] = CSVLogger(save_dir=root, name="logs")
         super().__init__(**{**kwargs, "callbacks": callbacks})

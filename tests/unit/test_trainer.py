@@ -1,0 +1,31 @@
+import torch
+from lightning.pytorch import LightningModule
+from torch.utils.data import DataLoader, TensorDataset
+
+from lsgen import Trainer
+
+
+class Worsening(LightningModule):
+    """Its validation loss grows with every epoch."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(1, 1)
+
+    def training_step(self, batch, batch_idx):
+        return self.layer(batch[0]).mean()
+
+    def validation_step(self, batch, batch_idx):
+        self.log("val/loss", float(self.current_epoch))
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+def test_last_is_the_last_epoch_also_when_the_best_came_earlier(tmp_path):
+    data = DataLoader(dataset=TensorDataset(torch.zeros(4, 1)))
+    quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
+    Trainer(default_root_dir=tmp_path, max_epochs=4, **quiet).fit(Worsening(), data, data)
+    epochs = {n: torch.load(tmp_path / f"{n}.ckpt", weights_only=True)["epoch"] for n in ("best", "last")}
+    assert epochs == {"best": 0, "last": 3}
+    assert sorted(p.name for p in tmp_path.glob("*.ckpt")) == ["best.ckpt", "last.ckpt"]
