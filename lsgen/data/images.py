@@ -11,7 +11,7 @@ from lightning.pytorch import LightningDataModule, LightningModule
 from lightning.pytorch.utilities import rank_zero_only
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, WeightedRandomSampler
 
 from lsgen.data import sources
 from lsgen.data.arrays import Arrays, check_labels, chosen, limit, select, split
@@ -94,6 +94,8 @@ class ImageData(LightningDataModule):
             after splitting, so that no image changes sides.
         val_share: Share of each class of the training part that is kept for validation.
         batch_size: Images per training step.
+        balanced: Whether training batches hold all classes alike, rare ones repeated: what a generator needs that is
+            to give good images of each class. An epoch has as many images as before.
         download: Whether a data set that is not there may be downloaded to ``$LSGEN_DATA``.
     """
 
@@ -110,6 +112,7 @@ class ImageData(LightningDataModule):
         limit_per_class: int | None = None,
         val_share: float = 0.125,
         batch_size: int = 128,
+        balanced: bool = False,
         download: bool = False,
     ) -> None:
         super().__init__()
@@ -124,7 +127,7 @@ class ImageData(LightningDataModule):
         self._size = _height_width(image_size)
         self.name, self.path, self.batch_size, self.val_share = name, path, batch_size, val_share
         self.image_size, self.channels, self.classes = image_size, channels, classes
-        self.limit_per_class, self.download = limit_per_class, download
+        self.limit_per_class, self.balanced, self.download = limit_per_class, balanced, download
         self._parts: dict[str, InMemory] | None = None
         self._class_names: list[str] = []
         self._fingerprint: str | None = None
@@ -227,12 +230,16 @@ class ImageData(LightningDataModule):
         """Loads the arrays."""
         self["train"]
 
-    def _loader(self, split: Split, shuffle: bool = False) -> DataLoader[tuple[Tensor, Tensor]]:
-        return DataLoader(dataset=self[split], batch_size=self.batch_size, shuffle=shuffle, collate_fn=_as_is)
+    def _loader(self, split: Split, **order: Any) -> DataLoader[tuple[Tensor, Tensor]]:
+        return DataLoader(dataset=self[split], batch_size=self.batch_size, collate_fn=_as_is, **order)
 
     def train_dataloader(self) -> DataLoader[tuple[Tensor, Tensor]]:
-        """Shuffled training batches."""
-        return self._loader("train", shuffle=True)
+        """Shuffled training batches, or balanced ones."""
+        if not self.balanced:
+            return self._loader("train", shuffle=True)
+        labels = self["train"].labels
+        weights = 1.0 / torch.bincount(labels, minlength=self.num_classes).double()
+        return self._loader("train", sampler=WeightedRandomSampler(weights[labels].tolist(), len(labels)))
 
     def val_dataloader(self) -> DataLoader[tuple[Tensor, Tensor]]:
         """Validation batches."""

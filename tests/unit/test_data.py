@@ -589,3 +589,15 @@ def test_tables_of_class_names_are_complete():
         "cifar10": 10,
         "gtsrb": 43,
     }
+
+
+def test_balanced_batches_hold_rare_classes_as_often_as_others(tmp_path):
+    images, labels = np.zeros((400, 4, 4), np.uint8), np.array([0] * 360 + [1] * 40)
+    for part in ("train", "test"):
+        np.savez(tmp_path / f"{part}.npz", images=images, labels=labels)
+    torch.manual_seed(0)
+    data = ImageData(name="npz", path=str(tmp_path), balanced=True)
+    drawn = torch.cat([y for _, y in data.train_dataloader()])
+    assert len(drawn) == 350  # an epoch keeps its length
+    assert float(drawn.float().mean()) == pytest.approx(0.5, abs=0.1)
+    assert float(torch.cat([y for _, y in data.val_dataloader()]).float().mean()) == pytest.approx(0.1)
