@@ -32,15 +32,17 @@ class SavedModule(LightningModule):
         checkpoint[KEY] = {"role": self.role, **describe(self)}
 
 
-def load(path: str | Path, base: type[ModuleT]) -> ModuleT:
+def load(path: str | Path, base: type[ModuleT], change: dict[str, Any] | None = None) -> ModuleT:
     """The module stored at ``path``, in eval mode, on the CPU.
 
     Args:
         path: A checkpoint that ``lsgen fit`` left.
         base: What it must be, :class:`~lsgen.generators.Generator` or :class:`~lsgen.suts.SUT`.
+        change: Constructor arguments to replace.
 
     Raises:
-        InputError: The file is missing, not a checkpoint of lsgen, or holds something else than ``base``.
+        InputError: The file is missing, not a checkpoint of lsgen, or holds something else than ``base``, or a changed
+            argument does not exist or needs other weights.
     """
     checkpoint = read(path)
     about = checkpoint.get(KEY)
@@ -53,11 +55,17 @@ def load(path: str | Path, base: type[ModuleT]) -> ModuleT:
         raise InputError(
             f"{path} holds a {about['class']}, which is not loaded; known {base.role}s: {', '.join(sorted(known))}"
         )
-    module = known[about["class"]](**about["args"])
+    unknown = set(change or {}) - set(about["args"])
+    if unknown:
+        raise InputError(
+            f"change: a {about['class']} has no setting {', '.join(sorted(unknown))}; it has {', '.join(about['args'])}"
+        )
+    module = known[about["class"]](**about["args"] | (change or {}))
     try:
         module.load_state_dict(checkpoint["state_dict"])
     except RuntimeError as error:
-        raise InputError(f"{path}: its weights do not fit its own {about['class']}: {error}") from error
+        owner = f"a {about['class']} with {change}" if change else f"its own {about['class']}"
+        raise InputError(f"{path}: its weights do not fit {owner}: {' '.join(str(error).split())[:300]}") from error
     return module.eval()
 
 

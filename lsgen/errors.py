@@ -1,5 +1,9 @@
-"""The one exception that means "the user's input is wrong": one sentence, exit status 2, no traceback."""
+"""What can go wrong for reasons that have a name."""
 
 
 class InputError(ValueError):
-    """Something the user gave is wrong; the message names it and says what was expected."""
+    """What the user gave is wrong; the message says which value and what was expected. Exit status 2."""
+
+
+class Diverged(RuntimeError):
+    """A training whose loss is no number any more; the message says when. Exit status 1."""

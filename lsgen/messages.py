@@ -8,7 +8,7 @@ import re
 from argparse import ArgumentError
 from importlib import import_module
 
-from lsgen.errors import InputError
+from lsgen.errors import Diverged, InputError
 
 
 def explain(error: BaseException) -> tuple[int, str | None]:
@@ -20,6 +20,8 @@ def explain(error: BaseException) -> tuple[int, str | None]:
     for cause in causes:
         if isinstance(cause, ArgumentError):
             return 2, of_parser(str(cause))
+    if isinstance(error, Diverged):
+        return 1, str(error)
     if type(error).__name__ == "MisconfigurationException":
         return 2, " ".join(str(error).split())
     if isinstance(error, RuntimeError) and "loading state_dict" in str(error):

@@ -22,7 +22,8 @@ class LatentSpec:
 
     Attributes:
         shape: Shape of one latent.
-        kind: ``"normal"`` (a standard normal prior) or ``"pixels"`` (the latent is the image).
+        kind: ``"normal"`` (a standard normal prior), ``"pixels"`` (the latent is the image) or ``"codes"`` (encoder
+            outputs that decoding rounds to codes; no prior).
         bounds: Smallest and largest coordinate over 1,000 latents, measured at the end of fit; None before.
     """
 

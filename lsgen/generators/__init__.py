@@ -2,8 +2,10 @@
 
 from lsgen.generators.base import Generator, pretrained
 from lsgen.generators.cvae import CVAE
+from lsgen.generators.diffusion import Diffusion
+from lsgen.generators.gan import GAN
 from lsgen.generators.pixels import PixelSpace
 from lsgen.generators.quality import GeneratorQuality
 from lsgen.generators.vae import VAE
 
-__all__ = ["CVAE", "VAE", "Generator", "GeneratorQuality", "PixelSpace", "pretrained"]
+__all__ = ["CVAE", "GAN", "VAE", "Diffusion", "Generator", "GeneratorQuality", "PixelSpace", "pretrained"]

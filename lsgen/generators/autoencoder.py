@@ -86,7 +86,7 @@ class Autoencoder(Generator):
             epochs = self.current_epoch + batch_idx / self.trainer.num_training_batches
             weight = kl_weight(self.beta, self.kl_warmup, epochs)
             self.log("train/kl_weight", weight)
-        loss = self.losses(batch, sample=True, weight=weight)["loss"]
+        loss = self.finite(self.losses(batch, sample=True, weight=weight)["loss"])
         self.log("train/loss", loss, prog_bar=True)
         return loss
 

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from lsgen import checkpoints
 from lsgen.data import ImageData, check_fits
-from lsgen.errors import InputError
+from lsgen.errors import Diverged, InputError
 from lsgen.types import LatentSpec, from_uint8
 
 BOUNDS_FROM = 1000  # latents over which the stored bounds are measured
@@ -28,11 +28,13 @@ class Generator(checkpoints.SavedModule):
         num_classes: K.
         conditional: Whether :meth:`decode` makes use of the label.
         encodes: Whether :meth:`encode` works.
+        has_prior: Whether :meth:`sample_prior` works.
     """
 
     role = "generator"
     conditional: ClassVar[bool] = True
     encodes: ClassVar[bool] = False
+    has_prior: ClassVar[bool] = True
     image_shape: tuple[int, int, int]
     num_classes: int
     latent_bounds: Tensor
@@ -51,6 +53,11 @@ class Generator(checkpoints.SavedModule):
         """Shape, kind and learnt bounds of the latent space."""
         low, high = self.latent_bounds.tolist()
         return LatentSpec(shape=self.latent_shape, bounds=None if low != low else (low, high))
+
+    @property
+    def stages(self) -> list[nn.Module]:
+        """The modules that :meth:`decode` calls once each, in this order, so that a hook can change activations."""
+        return []
 
     @abstractmethod
     def decode(self, z: Tensor, y: Tensor) -> Tensor:
@@ -87,6 +94,19 @@ class Generator(checkpoints.SavedModule):
         self.train(training)
         self.latent_bounds.copy_(torch.stack([z.min(), z.max()]))
 
+    def finite(self, loss: Tensor, name: str = "loss") -> Tensor:
+        """The loss [] as it is, unless it is no number: then training ends before weights and checkpoints are spoilt.
+
+        Raises:
+            Diverged: It is NaN or infinite.
+        """
+        if not bool(loss.isfinite()):
+            raise Diverged(
+                f"train/{name} is {loss.item()} in epoch {self.current_epoch}, step {self.global_step}: training has "
+                f"diverged and stopped; the checkpoints of earlier epochs are good; try a lower learning rate"
+            )
+        return loss
+
     def setup(self, stage: str) -> None:
         """Refuses data of another shape before the first batch does."""
         check_fits(self, self.trainer)
@@ -100,10 +120,12 @@ class Generator(checkpoints.SavedModule):
             checkpoint["state_dict"]["latent_bounds"] = self.latent_bounds.clone()
 
 
-def pretrained(path: str | Path) -> Generator:
+def pretrained(path: str | Path, change: dict[str, Any] | None = None) -> Generator:
     """A generator that ``lsgen fit`` left.
 
     Args:
         path: Its checkpoint.
+        change: Constructor arguments that differ from those it was trained with and leave its weights as they are,
+            such as ``{steps: 25}`` of a Diffusion or ``{truncation: 1.0}`` of a GAN.
     """
-    return checkpoints.load(path, Generator)  # type: ignore[type-abstract]
+    return checkpoints.load(path, Generator, change)  # type: ignore[type-abstract]

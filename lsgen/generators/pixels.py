@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from lsgen.data import ImageData
 from lsgen.errors import InputError
@@ -28,6 +28,7 @@ class PixelSpace(Generator):
 
     conditional = False
     encodes = True
+    has_prior = False
 
     def __init__(self, *, image_shape: tuple[int, int, int] = (1, 28, 28), num_classes: int = 10) -> None:
         super().__init__()
@@ -47,15 +48,9 @@ class PixelSpace(Generator):
         """Images in [0, 1]."""
         return LatentSpec(shape=self.latent_shape, kind="pixels", bounds=(0.0, 1.0))
 
-    @property
-    def stages(self) -> list[nn.Module]:
-        """None: no activations lie between latent and image."""
-        return []
-
     def decode(self, z: Tensor, y: Tensor) -> Tensor:
         """Latents [N, C, H, W] -> the same as images, cut to [0, 1]; labels [N] are ignored."""
-        image: Tensor = _Cut.apply(z)
-        return image
+        return cut(z)
 
     def encode(self, x: Tensor, y: Tensor) -> Tensor:
         """Images [N, C, H, W] -> the same as latents; labels [N] are ignored."""
@@ -71,6 +66,19 @@ class PixelSpace(Generator):
 
     def measure_bounds(self, data: ImageData) -> None:
         """Leaves [0, 1]: these bounds hold for all images, whatever the first thousand reach."""
+
+
+def cut(x: Tensor) -> Tensor:
+    """Images cut to [0, 1] going forward; gradients pass unchanged going back.
+
+    Example:
+        >>> x = torch.tensor([-1.0, 0.5, 2.0], requires_grad=True)
+        >>> cut(x).sum().backward()
+        >>> x.grad
+        tensor([1., 1., 1.])
+    """
+    image: Tensor = _Cut.apply(x)
+    return image
 
 
 class _Cut(torch.autograd.Function):

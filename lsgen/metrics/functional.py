@@ -78,3 +78,20 @@ def escape_rate(predicted: Tensor, label: Tensor, num_classes: int) -> Tensor:
     counts = torch.zeros(num_classes, num_classes, dtype=torch.float64)
     counts.index_put_((label, predicted), torch.ones(len(label), dtype=torch.float64), accumulate=True)
     return counts / counts.sum(dim=1, keepdim=True)
+
+
+def density_coverage(real: Tensor, fake: Tensor, k: int = 5) -> tuple[Tensor, Tensor]:
+    """How well generated points lie among real ones (Naeem et al., 2020), [N, F], [M, F] -> two scalars.
+
+    Around each real point is a ball that reaches its ``k``-th nearest real neighbour. Density is the mean number of
+    balls that a generated point lies in, over k: about 1 for perfect samples, less for outliers. Coverage is the share
+    of balls with a generated point in them: 1 - 2^-k for perfect samples, less where whole kinds of image are missing.
+
+    Example:
+        >>> line = torch.arange(8.0)[:, None]
+        >>> density_coverage(line, line[:4], k=1)  # a ball of radius 1 around each point
+        (tensor(2.7500), tensor(0.6250))
+    """
+    radius = torch.cdist(real, real).kthvalue(k + 1, dim=1).values  # the nearest is the point itself
+    inside = torch.cdist(real, fake) <= radius[:, None]
+    return inside.float().sum(dim=0).mean() / k, inside.any(dim=1).float().mean()
