@@ -18,6 +18,7 @@ import lsgen.data
 import lsgen.generators
 import lsgen.objectives
 import lsgen.search
+import lsgen.surprise
 import lsgen.suts
 from lsgen import checkpoints
 from lsgen.errors import InputError
@@ -139,4 +140,4 @@ class LsgenCLI(LightningCLI):
             print_suites({type(self.model.searcher).__name__: self.trainer.suite})
 
 
-_ = (lsgen.data, lsgen.generators, lsgen.objectives, lsgen.search, lsgen.suts)
+_ = (lsgen.data, lsgen.generators, lsgen.objectives, lsgen.search, lsgen.surprise, lsgen.suts)

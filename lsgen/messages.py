@@ -86,7 +86,7 @@ def _parameters(class_path: str) -> list[str]:
 def _class_names() -> list[str]:
     """Short names that a configuration may use."""
     names: list[str] = []
-    for package in ("data", "generators", "objectives", "search", "suts"):
+    for package in ("data", "generators", "objectives", "search", "surprise", "suts"):
         names += [n for n, v in vars(import_module(f"lsgen.{package}")).items() if inspect.isclass(v)]
     return names
 

@@ -3,22 +3,48 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import ClassVar, Literal
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from lsgen.data import ImageData
+from lsgen.errors import InputError
+from lsgen.suts import SUT
 from lsgen.types import Candidates
 
 
-class Objective(ABC):
-    """A number per candidate; lower is closer to failure."""
+class Part:
+    """What objectives and criteria have in common.
+
+    Attributes:
+        needs_target: Whether it asks which class is aimed at.
+        sut_passes: SUT forward passes that it makes for each candidate, beside the one whose logits it is given.
+    """
+
+    needs_target: bool = False
+    sut_passes: int = 0
+
+    def prepare(self, sut: SUT, data: ImageData) -> None:
+        """Called once before a search, with its SUT and data."""
+
+
+class Objective(Part, ABC):
+    """A number per candidate; lower is closer to failure.
+
+    Attributes:
+        differentiable: Whether its gradient leads anywhere.
+    """
+
+    differentiable: ClassVar[bool] = True
 
     @abstractmethod
     def __call__(self, candidates: Candidates) -> Tensor:
         """N candidates -> [N], differentiable where the SUT is."""
 
 
-class Criterion(ABC):
+class Criterion(Part, ABC):
     """A boolean per candidate: has the search succeeded?"""
 
     @abstractmethod
@@ -39,6 +65,13 @@ class Both(Criterion):
 
     def __init__(self, first: Criterion, second: Criterion) -> None:
         self.first, self.second = first, second
+        self.needs_target = first.needs_target or second.needs_target
+        self.sut_passes = first.sut_passes + second.sut_passes
+
+    def prepare(self, sut: SUT, data: ImageData) -> None:
+        """Prepares both."""
+        self.first.prepare(sut, data)
+        self.second.prepare(sut, data)
 
     def __call__(self, candidates: Candidates) -> Tensor:
         """N candidates -> [N] bool."""
@@ -46,11 +79,81 @@ class Both(Criterion):
 
 
 class CrossEntropy(Objective):
-    """The negative cross entropy of the true label: minimising it climbs the SUT's loss (Speth, Alg. 1)."""
+    """Cross entropy: climbed for the true label (Speth, Alg. 1), or descended for the target.
+
+    Args:
+        targeted: Whether it aims at the target class.
+    """
+
+    def __init__(self, *, targeted: bool = False) -> None:
+        self.targeted = self.needs_target = targeted
 
     def __call__(self, candidates: Candidates) -> Tensor:
         """N candidates -> [N]."""
+        if self.targeted:
+            return F.cross_entropy(candidates.logits, candidates.target, reduction="none")
         return -F.cross_entropy(candidates.logits, candidates.label, reduction="none")
+
+
+class LogitMargin(Objective):
+    """Logit of the label above the best other one (ICST25), negative for a failure; or best other above the target.
+
+    Args:
+        targeted: Whether it aims at the target class.
+    """
+
+    def __init__(self, *, targeted: bool = False) -> None:
+        self.targeted = self.needs_target = targeted
+
+    def __call__(self, candidates: Candidates) -> Tensor:
+        """N candidates -> [N]."""
+        if self.targeted:
+            return -margin(candidates.logits, candidates.target)
+        return margin(candidates.logits, candidates.label)
+
+
+class TopConfidence(Objective):
+    """The largest probability, of whatever class: minimising it leads to where the SUT is unsure (Dunn, §3.3.3)."""
+
+    def __call__(self, candidates: Candidates) -> Tensor:
+        """N candidates -> [N]."""
+        return candidates.logits.softmax(1).amax(1)
+
+
+class ConfidentTarget(Objective):
+    """Best other probability above that of the target, plus c: below 0 where the target wins by c (Dunn, Def. 3.6).
+
+    Args:
+        margin: c, between 0 and 1.
+    """
+
+    needs_target = True
+
+    def __init__(self, *, margin: float = 0.0) -> None:
+        self.margin = _share("margin", margin)
+
+    def __call__(self, candidates: Candidates) -> Tensor:
+        """N candidates -> [N]."""
+        return self.margin - margin(candidates.logits.softmax(1), candidates.target)
+
+
+class LatentDistance(Objective):
+    """L1 distance from the seed's latent where the class has changed, else infinite (SINVAD, Eq. 1 and 4).
+
+    Args:
+        targeted: Whether the class must have changed to the target.
+    """
+
+    differentiable = False  # no slope where it matters, at the boundary
+
+    def __init__(self, *, targeted: bool = False) -> None:
+        self.targeted = self.needs_target = targeted
+
+    def __call__(self, candidates: Candidates) -> Tensor:
+        """N candidates -> [N]."""
+        changed = IsTarget()(candidates) if self.targeted else Misclassified()(candidates)
+        distance = (candidates.latent - candidates.origin).flatten(1).abs().sum(1)
+        return distance.where(changed, torch.inf)
 
 
 class Misclassified(Criterion):
@@ -59,3 +162,135 @@ class Misclassified(Criterion):
     def __call__(self, candidates: Candidates) -> Tensor:
         """N candidates -> [N] bool."""
         return candidates.logits.argmax(1) != candidates.label
+
+
+class IsTarget(Criterion):
+    """The SUT predicts the target (Dunn, Def. 3.5)."""
+
+    needs_target = True
+
+    def __call__(self, candidates: Candidates) -> Tensor:
+        """N candidates -> [N] bool."""
+        return candidates.logits.argmax(1) == candidates.target
+
+
+class Confident(Criterion):
+    """The SUT is surely wrong: a wrong class, or the target, leads by more than a margin (Dunn, Def. 3.4 and 3.6).
+
+    Args:
+        margin: c, between 0 and 1, in probability.
+        targeted: Whether the target must lead, ahead of all others; otherwise any class, ahead of the label.
+    """
+
+    def __init__(self, *, margin: float = 0.0, targeted: bool = False) -> None:
+        self.margin = _share("margin", margin)
+        self.targeted = self.needs_target = targeted
+
+    def __call__(self, candidates: Candidates) -> Tensor:
+        """N candidates -> [N] bool."""
+        p = candidates.logits.softmax(1)
+        if self.targeted:
+            return margin(p, candidates.target) > self.margin
+        return -margin(p, candidates.label) > self.margin
+
+
+class Within(Criterion):
+    """The latent is close to the seed's.
+
+    Args:
+        radius: Largest distance, ε.
+        norm: ``l1``, ``l2`` or ``linf``.
+    """
+
+    def __init__(self, *, radius: float, norm: Literal["l1", "l2", "linf"] = "l2") -> None:
+        if not radius >= 0:
+            raise InputError(f"radius must not be negative, got {radius}")
+        if norm not in NORMS:
+            raise InputError(f"norm must be one of {', '.join(NORMS)}, got {norm!r}")
+        self.radius, self.norm = radius, norm
+
+    def __call__(self, candidates: Candidates) -> Tensor:
+        """N candidates -> [N] bool."""
+        moved = (candidates.latent - candidates.origin).flatten(1)
+        return torch.linalg.vector_norm(moved, ord=NORMS[self.norm], dim=1) <= self.radius
+
+
+class Disagree(Criterion):
+    """Two SUTs predict different classes (SINVAD's differential testing).
+
+    Args:
+        other: The second SUT, e.g. ``lsgen.suts.pretrained`` with its checkpoint.
+    """
+
+    sut_passes = 1
+
+    def __init__(self, *, other: SUT) -> None:
+        self.other = other
+
+    def prepare(self, sut: SUT, data: ImageData) -> None:
+        """Puts the second SUT beside the first, and refuses one for other images."""
+        _join(self.other, sut)
+
+    def __call__(self, candidates: Candidates) -> Tensor:
+        """N candidates -> [N] bool."""
+        return self.other.logits(candidates.image).argmax(1) != candidates.logits.argmax(1)
+
+
+class DifferentialDistance(Objective):
+    """Latent L1 distance × (2 + p₁(label) − p₂(label)), infinite while the first SUT is still right (SINVAD).
+
+    Small for a near image that the first SUT gets wrong and the second does not.
+
+    Args:
+        other: The second SUT.
+        threshold: The first SUT counts as right while it gives the label more than this.
+    """
+
+    differentiable = False  # infinite until the first SUT is wrong
+    sut_passes = 1
+
+    def __init__(self, *, other: SUT, threshold: float = 0.5) -> None:
+        self.other, self.threshold = other, _share("threshold", threshold)
+
+    def prepare(self, sut: SUT, data: ImageData) -> None:
+        """Puts the second SUT beside the first, and refuses one for other images."""
+        _join(self.other, sut)
+
+    def __call__(self, candidates: Candidates) -> Tensor:
+        """N candidates -> [N]."""
+        label = candidates.label[:, None]
+        first = candidates.logits.softmax(1).gather(1, label).squeeze(1)
+        second = self.other.logits(candidates.image).softmax(1).gather(1, label).squeeze(1)
+        distance = (candidates.latent - candidates.origin).flatten(1).abs().sum(1)
+        return (distance * (2 + first - second)).where(first <= self.threshold, torch.inf)
+
+
+NORMS = {"l1": 1, "l2": 2, "linf": torch.inf}
+
+
+def margin(scores: Tensor, k: Tensor) -> Tensor:
+    """Score of class ``k`` above the best other one, [N, K], [N] -> [N]; positive where k wins.
+
+    Example:
+        >>> margin(torch.tensor([[3.0, 1.0, 2.0]]), torch.tensor([1]))
+        tensor([-2.])
+    """
+    own = scores.gather(1, k[:, None])
+    others = scores.scatter(1, k[:, None], -torch.inf)
+    return own.squeeze(1) - others.amax(1)
+
+
+def _share(name: str, value: float) -> float:
+    if not 0 <= value <= 1:
+        raise InputError(f"{name} must lie between 0 and 1, got {value}")
+    return value
+
+
+def _join(other: SUT, sut: SUT) -> None:
+    """Moves ``other`` to where ``sut`` is, ready to answer."""
+    if (other.image_shape, other.num_classes) != (sut.image_shape, sut.num_classes):
+        raise InputError(
+            f"the second SUT takes images of {other.image_shape} in {other.num_classes} classes, the first "
+            f"{sut.image_shape} in {sut.num_classes}: they must be trained on the same data"
+        )
+    other.to(sut.device).eval().requires_grad_(False)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
@@ -44,6 +45,7 @@ SCHEMA = pa.schema(
         ("iterations", pa.int64()),
         ("queries", pa.int64()),
         ("backward_queries", pa.int64()),
+        ("retired", pa.bool_()),
     ]
     + [(name, pa.float32()) for name in _FLOAT]
     + [("valid", pa.bool_()), ("preserved", pa.bool_())]
@@ -168,6 +170,14 @@ class Suite:
         arrays = {name: tensor.numpy() for name, tensor in cases.arrays.items()}
         _replace(self._arrays_file(cases.block), lambda file: save_file(arrays, file))
         _replace(self._part_file(cases.block), lambda file: pq.write_table(table, file))
+
+    def count_failures(self) -> int:
+        """Failures in the blocks that are on disk now, whichever process wrote them."""
+        found = 0
+        for file in (self.path / "parts").glob("block-*.parquet"):
+            part = pq.read_table(file, columns=["failed", "viable"])
+            found += int(pc.sum(pc.and_(part["failed"], part["viable"])).as_py() or 0)
+        return found
 
     def finish(self, stopped_by: str | None = None) -> None:
         """Joins the blocks and writes the summary, once all are there."""

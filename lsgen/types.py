@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-StateT = TypeVar("StateT", bound="SearchState")
+RowsT = TypeVar("RowsT", bound="Rows")
 
 
 @dataclass(frozen=True)
@@ -36,11 +36,23 @@ class LatentSpec:
 
 
 @dataclass(frozen=True)
-class Seeds:
+class Rows:
+    """Tensors that share their first axis; a subclass adds them as fields, and some may be None."""
+
+    def take(self: RowsT, index: Tensor) -> RowsT:
+        """The rows at ``index`` [M] only."""
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        return replace(self, **{name: None if value is None else value[index] for name, value in values.items()})
+
+
+@dataclass(frozen=True)
+class Seeds(Rows):
     """Where the searches of one block start."""
 
     latent: Tensor  # [S, *L]
     label: Tensor  # [S] the class that a person would give
+    target: Tensor | None = None  # [S] the class that is aimed at
+    other: Tensor | None = None  # [S, *L] latent of an image of another class, to be mixed in
 
 
 @dataclass(frozen=True)
@@ -51,6 +63,8 @@ class Candidates:
     image: Tensor  # [N, C, H, W] in [0, 1], already rounded to 8 bits
     logits: Tensor  # [N, K]
     label: Tensor  # [N]
+    target: Tensor  # [N], -1 where no class is aimed at
+    origin: Tensor  # [N, *L] latent of the seed
 
 
 @dataclass(frozen=True)
@@ -59,18 +73,14 @@ class Evaluation:
 
     latent: Tensor  # [S, P, *L]
     logits: Tensor  # [S, P, K]
-    fitness: Tensor  # [S, P], lower is closer to failure
+    fitness: Tensor  # [S, P], lower is closer to failure; infinite where a candidate does not count
     success: Tensor  # [S, P] bool, the criterion on the 8-bit image
     grad: Tensor | None  # [S, P, *L] d fitness / d latent, where the searcher asked for it
 
 
 @dataclass(frozen=True)
-class SearchState:
-    """Per-seed tensors, the seed axis first, so that any subset of seeds can go on alone."""
-
-    def take(self: StateT, index: Tensor) -> StateT:
-        """The state of the seeds at ``index`` [S'] only."""
-        return replace(self, **{f.name: getattr(self, f.name)[index] for f in fields(self)})
+class SearchState(Rows):
+    """What a searcher knows, the seed axis first, so that any subset of seeds can go on alone."""
 
 
 class _Round8(torch.autograd.Function):

@@ -25,11 +25,11 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with sut/best.ckpt and cvae/best.ckpt, barely trained."""
     folder = tmp_path_factory.mktemp("trained")
     sut = [f"--config={ROOT}/configs/mnist5k/sut.yaml", f"--trainer.default_root_dir={folder}/sut"]
-    assert main(["fit", *sut, "--trainer.max_epochs=1", "--trainer.limit_train_batches=25", *QUIET]) == 0
+    assert main(["fit", *sut, "--trainer.max_epochs=2", *QUIET]) == 0
     quality = f"""[{{class_path: GeneratorQuality, init_args: {{samples: 50, judge: {{class_path: lsgen.suts.pretrained,
         init_args: {{path: {folder}/sut/best.ckpt}}}}}}}}]"""
     cvae = [f"--config={ROOT}/configs/mnist5k/cvae.yaml", f"--trainer.default_root_dir={folder}/cvae"]
-    cvae += [f"--trainer.callbacks={quality}", "--trainer.max_epochs=2", "--trainer.limit_train_batches=30"]
+    cvae += [f"--trainer.callbacks={quality}", "--trainer.max_epochs=3"]
     assert main(["fit", *cvae, *QUIET]) == 0
     return folder
 

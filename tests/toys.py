@@ -12,20 +12,26 @@ from lsgen.suts import SUT
 
 
 class Pixels(Generator):
-    """Its latent is the image: decode is the identity, cut to [0, 1]."""
+    """Its latent is the image: decode is the identity, in two stages, cut to [0, 1]."""
 
     encodes = True
 
     def __init__(self, *, side: int = 4, num_classes: int = 2) -> None:
         super().__init__()
         self.side, self.num_classes, self.image_shape = side, num_classes, (1, side, side)
+        self.same, self.shape = nn.Identity(), nn.Unflatten(1, self.image_shape)
+        self.latent_bounds.copy_(torch.tensor([0.0, 1.0]))
+
+    @property
+    def stages(self) -> list[nn.Module]:
+        return [self.same, self.shape]
 
     @property
     def latent_shape(self) -> tuple[int, ...]:
         return (self.side * self.side,)
 
     def decode(self, z: Tensor, y: Tensor) -> Tensor:
-        return z.unflatten(1, self.image_shape).clamp(0, 1)
+        return self.shape(self.same(z)).clamp(0, 1)
 
     def encode(self, x: Tensor, y: Tensor) -> Tensor:
         return x.flatten(1)

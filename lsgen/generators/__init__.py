@@ -7,5 +7,6 @@ from lsgen.generators.gan import GAN
 from lsgen.generators.pixels import PixelSpace
 from lsgen.generators.quality import GeneratorQuality
 from lsgen.generators.vae import VAE
+from lsgen.generators.vqvae import VQVAE
 
-__all__ = ["CVAE", "GAN", "VAE", "Diffusion", "Generator", "GeneratorQuality", "PixelSpace", "pretrained"]
+__all__ = ["CVAE", "GAN", "VAE", "VQVAE", "Diffusion", "Generator", "GeneratorQuality", "PixelSpace", "pretrained"]

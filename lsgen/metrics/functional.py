@@ -65,19 +65,28 @@ def label_diversity(predicted: Tensor, label: Tensor, group: Tensor) -> Tensor:
     return torch.tensor(len(pairs) / len(groups) if len(groups) else torch.nan, dtype=torch.float64)
 
 
-def escape_rate(predicted: Tensor, label: Tensor, num_classes: int) -> Tensor:
+def escape_rate(predicted: Tensor, label: Tensor, num_classes: int, target: Tensor | None = None) -> Tensor:
     """Share of the cases of each source class that are predicted as each class, [N], [N] -> [K, K].
 
-    A row without cases is NaN, the others add up to 1.
+    With targets [N], the share of the attempts from source to target that end predicted as target (SINVAD's class
+    escape rate). Where there is no case or attempt, NaN.
 
     Example:
         >>> escape_rate(torch.tensor([0, 1, 1, 1]), torch.tensor([0, 0, 1, 1]), 2)
         tensor([[0.5000, 0.5000],
                 [0.0000, 1.0000]], dtype=torch.float64)
+        >>> escape_rate(torch.tensor([0, 1, 1]), torch.tensor([0, 0, 1]), 2, target=torch.tensor([1, 1, 0]))
+        tensor([[   nan, 0.5000],
+                [0.0000,    nan]], dtype=torch.float64)
     """
-    counts = torch.zeros(num_classes, num_classes, dtype=torch.float64)
-    counts.index_put_((label, predicted), torch.ones(len(label), dtype=torch.float64), accumulate=True)
-    return counts / counts.sum(dim=1, keepdim=True)
+    counts = torch.zeros(2, num_classes, num_classes, dtype=torch.float64)
+    ones = torch.ones(len(label), dtype=torch.float64)
+    if target is None:
+        counts[0].index_put_((label, predicted), ones, accumulate=True)
+        return counts[0] / counts[0].sum(dim=1, keepdim=True)
+    counts[0].index_put_((label, target), (predicted == target).double(), accumulate=True)
+    counts[1].index_put_((label, target), ones, accumulate=True)
+    return counts[0] / counts[1]
 
 
 def density_coverage(real: Tensor, fake: Tensor, k: int = 5) -> tuple[Tensor, Tensor]:

@@ -30,7 +30,9 @@ def summarise(table: pd.DataFrame, num_classes: int, seconds: float) -> dict[str
     overall = _rates(table)
     cases = table[table["viable"]]
     predicted, label = (torch.tensor(cases[c].to_numpy("int64")) for c in ("predicted", "label"))
-    overall["escape_rate"] = [[_plain(x) for x in row] for row in F.escape_rate(predicted, label, num_classes).tolist()]
+    target = torch.tensor(cases["target"].to_numpy("int64")) if cases["target"].notna().all() and len(cases) else None
+    escapes = F.escape_rate(predicted, label, num_classes, target)
+    overall["escape_rate"] = [[_plain(x) for x in row] for row in escapes.tolist()]
     overall |= {
         "seconds": round(seconds, 3),
         "queries_per_second": round(overall["queries"] / seconds, 1) if seconds > 0 else None,
@@ -58,6 +60,7 @@ def _rates(table: pd.DataFrame) -> dict[str, Any]:
         "seed_viability": _plain((seeds["seed_predicted"] == seeds["label"]).mean()),
         "queries": int(table["queries"].sum()),
         "backward_queries": int(table["backward_queries"].sum()),
+        "retired": int(table["retired"].sum()),
         **{key: _plain(cases[column].astype("float64").mean()) for key, column in MEANS.items()},
     }
 

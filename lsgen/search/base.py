@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lsgen.generators import Generator
+from lsgen.objectives import Criterion, CrossEntropy, IsTarget, Misclassified, Objective
 from lsgen.types import Evaluation, SearchState, Seeds
 
 
@@ -51,21 +53,44 @@ class Searcher(ABC):
     """Proposes latents and learns from what they scored; never touches a network.
 
     A searcher works on all seeds of a block at once and keeps what it knows in an explicit state. The task calls
-    ``init`` once, then ``steps`` times ``ask`` and ``tell``, and ``result`` at the end.
+    ``bind`` once for the whole search; for each block ``init`` once, then up to ``steps`` times ``ask`` and ``tell``,
+    and ``result`` at the end.
 
     Attributes:
         steps: Rounds of ask and tell; the budget of each seed.
         needs_grad: Whether ``tell`` uses the gradient of the fitness.
+        needs_other: Whether seeds must come with the latent of another image.
         stops_at_success: Whether a seed is done with the first candidate that satisfies the criterion.
         viable_seeds_only: Whether seeds that the SUT already gets wrong are left out.
         has_seed: Whether a case is a change of a seed, so that distances from it mean something.
     """
 
     needs_grad: ClassVar[bool] = False
+    needs_other: ClassVar[bool] = False
     viable_seeds_only: ClassVar[bool] = False
     has_seed: ClassVar[bool] = True
     stops_at_success: bool = True
     steps: int
+
+    def objective(self, *, targeted: bool) -> Objective:
+        """What it minimises unless told otherwise."""
+        return CrossEntropy(targeted=targeted)
+
+    def criterion(self, *, targeted: bool) -> Criterion:
+        """When it has succeeded unless told otherwise."""
+        return IsTarget() if targeted else Misclassified()
+
+    def bind(self, generator: Generator) -> Generator:
+        """Takes note of the generator and gives the space to search, most often its own latent space.
+
+        Raises:
+            InputError: This searcher cannot search it.
+        """
+        return generator
+
+    def lift(self, latent: Tensor) -> Tensor:
+        """Latents of the generator [S, ...] -> the same points in the space that :meth:`bind` gave."""
+        return latent
 
     @abstractmethod
     def init(self, seeds: Seeds, rng: SeedRandom) -> Any:
@@ -73,7 +98,7 @@ class Searcher(ABC):
 
     @abstractmethod
     def ask(self, state: Any) -> Tensor:
-        """Candidates to evaluate, [S, P, *L]."""
+        """Candidates to evaluate, [S, P, *L]; P may differ from round to round."""
 
     @abstractmethod
     def tell(self, state: Any, evaluation: Evaluation, rng: SeedRandom) -> SearchState:
@@ -82,3 +107,7 @@ class Searcher(ABC):
     @abstractmethod
     def result(self, state: Any) -> Tensor:
         """The latents that seeds without an early stop end with, [S, *L]."""
+
+    def done(self, state: Any) -> Tensor | None:
+        """Which seeds have come to an end of their own, [S] bool; None: none ever does before the budget is spent."""
+        return None

@@ -101,7 +101,7 @@ class Preflight(SearchCallback):
         if not trainer.is_global_zero or not task.pending:
             return
         searcher = task.searcher
-        seeds = len(task.plan.label)
+        seeds = len(task.plan)
         readable, what = _readable(task)
         print(f"SUT accuracy on {_clean_accuracy(task)}")
         print(f"{what} of the generator that the SUT reads as intended: {readable:.1%}")
@@ -132,9 +132,9 @@ def _clean_accuracy(task: SearchTask) -> str:
 
 def _seeds_failure_rate(task: SearchTask) -> str:
     block = task.block(task.pending[0])
-    seeds = task.start(block, SeedRandom(task.seed, block.number, len(block.label), task.device))
-    judged = task.evaluator.judge(seeds.latent[:LOOK], seeds.label[:LOOK])
-    failed = judged.logits.argmax(1) != seeds.label[:LOOK]
+    seeds = task.start(block, SeedRandom(task.seed, block.number, len(block.plan), task.device))
+    judged, shared = task.judge_seeds(block, seeds)
+    failed = (judged.logits.argmax(1) != seeds.label)[~shared]
     return f"{float(failed.float().mean()):.2%} of the first {len(failed)}"
 
 
@@ -143,11 +143,11 @@ def _estimate(task: SearchTask, processes: int) -> str:
     assert task.chunk is not None
     searcher, evaluator = task.searcher, task.evaluator
     block = task.block(task.pending[0])
-    rng = SeedRandom(task.seed, block.number, len(block.label), task.device)
+    rng = SeedRandom(task.seed, block.number, len(block.plan), task.device)
     candidates = searcher.ask(searcher.init(task.start(block, rng), rng)).shape[1] * searcher.steps
     judged = evaluator.seconds_per_image(task.chunk, needs_grad=False)
     stepped = evaluator.seconds_per_image(task.chunk, needs_grad=searcher.needs_grad) if searcher.steps else 0.0
-    seeds = min(len(task.pending) * task.block_size, len(task.plan.label))
+    seeds = min(len(task.pending) * task.block_size, len(task.plan))
     passes = 1 if searcher.steps == 0 else 2  # the seed, and what became of it
     seconds = seeds * (passes * judged + candidates * stepped) / processes
     return f"{seeds * (candidates + passes):,} SUT queries, {duration(seconds)}"
@@ -213,6 +213,7 @@ class SuiteWriter(SearchCallback):
         self.suite = Suite(self.out or Path("runs") / f"{name}-{identity[:8]}")
         found: Any = self._open(task, identity) if trainer.is_global_zero else None
         task.pending, task.chunk, refused = trainer.strategy.broadcast(found)
+        task.failures_on_disk = self.suite.count_failures
         if refused:  # every process learns of it, so that none is left waiting or ends with a traceback
             raise InputError(refused)
 
@@ -246,8 +247,10 @@ class SuiteWriter(SearchCallback):
     def on_search_end(self, trainer: Trainer, task: SearchTask) -> None:
         """Joins the blocks when every process has written its own."""
         trainer.strategy.barrier("lsgen.suite")
+        # a process that had no block left did not look at the budget; that another one stopped shows in what is missing
+        reason = task.stopped_by or ("max_seconds" if task.max_seconds is not None else "max_failures")
         if trainer.is_global_zero and not self.suite.finished:
-            self.suite.finish()
+            self.suite.finish(stopped_by=reason)
         trainer.strategy.barrier("lsgen.suite.joined")
 
 

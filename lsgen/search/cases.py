@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -23,7 +23,7 @@ class Cases:
     block: int
     columns: dict[str, Tensor]
     arrays: dict[str, Tensor]
-    seconds: float = field(default=0.0)
+    seconds: float = 0.0
 
 
 @dataclass
@@ -34,24 +34,30 @@ class Outcome:
     iterations: Tensor  # [S] steps to the first success, the budget without one
     forward: Tensor  # [S] images shown to the SUT
     backward: Tensor  # [S] images with a backward pass
+    broken: Tensor  # [S] bool: retired, because a fitness or a logit was no number
     budget: int
 
     @classmethod
     def at(cls, seeds: Seeds, success: Tensor, viable: Tensor, budget: int) -> Outcome:
-        """The outcome before the first step: each seed itself, judged once."""
+        """The outcome before the first step: each seed itself."""
         iterations = torch.full_like(seeds.label, budget).where(~(success & viable), 0)
-        ones, zeros = torch.ones_like(seeds.label), torch.zeros_like(seeds.label)
-        return cls(seeds.latent.clone(), iterations, ones, zeros, budget)
+        forward, backward = torch.zeros_like(seeds.label), torch.zeros_like(seeds.label)
+        return cls(seeds.latent.clone(), iterations, forward, backward, torch.zeros_like(viable), budget)
 
-    def count(self, active: Tensor, evaluation: Evaluation, step: int) -> None:
-        """Books one round: queries of the active seeds, and who succeeded first."""
+    def count(self, active: Tensor, evaluation: Evaluation, step: int, passes: int) -> None:
+        """Books one round: queries of the active seeds, ``passes`` for each candidate, and who succeeded first."""
         candidates = evaluation.fitness.shape[1]
-        self.forward[active] += candidates
+        self.forward[active] += candidates * passes
         if evaluation.grad is not None:
             self.backward[active] += candidates
         hit = torch.zeros_like(self.iterations, dtype=torch.bool)
         hit[active] = evaluation.success.any(dim=1)
         self.note_success(hit, step)
+
+    def retire(self, index: Tensor, seeds: Seeds) -> None:
+        """Gives up on the seeds at ``index``: they end where they began."""
+        self.broken[index] = True
+        self.latent[index] = seeds.latent[index]
 
     def note_success(self, success: Tensor, step: int) -> None:
         """A success at ``step`` counts unless there was an earlier one."""
@@ -74,8 +80,8 @@ def tabulate(
     """
     predicted = last.logits.argmax(1)
     columns = {
-        "id": block.seed_id,
-        "seed_id": block.seed_id,
+        "id": block.case_id,
+        "seed_id": block.plan.seed_id,
         "label": seeds.label,
         "seed_predicted": first.logits.argmax(1),
         "seed_p_true": true_probability(first.logits, seeds.label),
@@ -87,10 +93,11 @@ def tabulate(
         "iterations": outcome.iterations,
         "queries": outcome.forward,
         "backward_queries": outcome.backward,
+        "retired": outcome.broken,
         "boundary_gap": boundary_gap(last.logits),
     }
-    if block.source_index is not None:
-        columns["source_index"] = block.source_index
+    origins = ("source_index", "target", "other_index", "other_label")
+    columns |= {name: value for name in origins if (value := getattr(block.plan, name)) is not None}
     if has_seed:
         columns |= _distances(seeds.latent, outcome.latent, from_uint8(first.image), from_uint8(last.image))
     arrays = {

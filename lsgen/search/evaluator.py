@@ -13,11 +13,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lsgen.errors import InputError
 from lsgen.generators import Generator
 from lsgen.objectives import Criterion, Objective
 from lsgen.suts import SUT
-from lsgen.types import Candidates, Evaluation, from_uint8, round8, to_uint8
+from lsgen.types import Candidates, Evaluation, Seeds, from_uint8, round8, to_uint8
 
 CHUNK_SIZES = (32, 64, 128, 256, 512)
 
@@ -29,6 +28,15 @@ class Judged:
     image: Tensor  # [N, C, H, W] uint8
     logits: Tensor  # [N, K]
     success: Tensor  # [N] bool
+
+    def take(self, index: Tensor) -> Judged:
+        """Those at ``index`` [M]."""
+        return Judged(self.image[index], self.logits[index], self.success[index])
+
+    def replace(self, index: Tensor, new: Judged) -> Judged:
+        """The same with those at ``index`` [M] replaced by ``new`` (M of them)."""
+        pairs = zip((self.image, self.logits, self.success), (new.image, new.logits, new.success), strict=True)
+        return Judged(*(old.index_copy(0, index, fresh) for old, fresh in pairs))
 
 
 class Evaluator:
@@ -53,43 +61,38 @@ class Evaluator:
         parts = [self.generator.encode(from_uint8(x), y).float()[:n] for n, x, y in self._chunks(images, label)]
         return torch.cat(parts)
 
-    def judge(self, latent: Tensor, label: Tensor) -> Judged:
-        """What is stored for these latents, and what the SUT says of exactly that; [N, *L], [N].
-
-        Raises:
-            InputError: The SUT's logits are not finite.
-        """
+    def judge(self, latent: Tensor, seeds: Seeds) -> Judged:
+        """What is stored for these latents [N, *L], and what the SUT says of exactly that."""
         parts = []
-        for n, z, y in self._chunks(latent, label):
-            image = to_uint8(self.generator.decode(z, y).float())
+        for n, z, *context in self._chunks(latent, *_context(seeds)):
+            image = to_uint8(self.generator.decode(z, context[0]).float())
             logits = self.sut.logits(from_uint8(image)).float()
-            if not bool(logits[:n].isfinite().all()):
-                raise InputError(
-                    f"{type(self.sut).__name__} answers with NaN or infinite logits: nothing it says can be trusted"
-                )
-            success = self.criterion(Candidates(z, from_uint8(image), logits, y))
+            success = self.criterion(Candidates(z, from_uint8(image), logits, *context))
             parts.append((image[:n], logits[:n], success[:n]))
         image, logits, success = (torch.cat(column) for column in zip(*parts, strict=True))
         return Judged(image, logits, success)
 
-    def score(self, latent: Tensor, label: Tensor, needs_grad: bool) -> Evaluation:
-        """One round of candidates; [S, P, *L], [S]."""
+    def score(self, latent: Tensor, seeds: Seeds, needs_grad: bool) -> Evaluation:
+        """One round of candidates [S, P, *L] for S seeds."""
         s, p = latent.shape[:2]
-        flat, labels = latent.flatten(0, 1), label.repeat_interleave(p)
-        parts = [tuple(t[:n] for t in self._score_chunk(z, y, needs_grad)) for n, z, y in self._chunks(flat, labels)]
+        context = [t.repeat_interleave(p, dim=0) for t in _context(seeds)]
+        pieces = self._chunks(latent.flatten(0, 1), *context)
+        parts = [tuple(t[:n] for t in self._score_chunk(needs_grad, *piece)) for n, *piece in pieces]
         columns = [torch.cat(column).unflatten(0, (s, p)) for column in zip(*parts, strict=True)]
         logits, fitness, success = columns[:3]
         return Evaluation(latent, logits, fitness, success, columns[3] if needs_grad else None)
 
-    def _score_chunk(self, z: Tensor, y: Tensor, needs_grad: bool) -> tuple[Tensor, ...]:
+    def _score_chunk(self, needs_grad: bool, z: Tensor, *context: Tensor) -> tuple[Tensor, ...]:
         with torch.set_grad_enabled(needs_grad):
             z = z.detach().requires_grad_(needs_grad)
-            image = round8(self.generator.decode(z, y).float())
+            image = round8(self.generator.decode(z, context[0]).float())
             logits = self.sut.logits(image).float()
-            candidates = Candidates(z, image, logits, y)
+            candidates = Candidates(z, image, logits, *context)
             fitness = self.objective(candidates)
             grads = torch.autograd.grad(fitness.sum(), z) if needs_grad else ()
-        return logits.detach(), fitness.detach(), self.criterion(candidates), *grads
+        with torch.no_grad():
+            success = self.criterion(candidates)
+        return logits.detach(), fitness.detach(), success, *grads
 
     def _chunks(self, *tensors: Tensor) -> Iterator[tuple]:
         """Pieces of ``chunk`` rows, the last one padded with zeros, each with its number of real rows in front."""
@@ -105,9 +108,10 @@ class Evaluator:
         device = self.generator.device
         z = torch.zeros(chunk, *self.generator.latent_shape, device=device)
         y = torch.zeros(chunk, dtype=torch.long, device=device)
-        self._score_chunk(z, y, needs_grad)
+        context = _context(Seeds(z, y, target=y))
+        self._score_chunk(needs_grad, z, *context)
         start = time.perf_counter()
-        logits = self._score_chunk(z, y, needs_grad)[0]
+        logits = self._score_chunk(needs_grad, z, *context)[0]
         logits.cpu()  # waits for a GPU
         return (time.perf_counter() - start) / chunk
 
@@ -121,3 +125,9 @@ class Evaluator:
             elif seconds > 1.3 * best_time:
                 break
         return best
+
+
+def _context(seeds: Seeds) -> tuple[Tensor, Tensor, Tensor]:
+    """Label, target and origin of each seed, as candidates carry them."""
+    target = torch.full_like(seeds.label, -1) if seeds.target is None else seeds.target
+    return seeds.label, target, seeds.latent

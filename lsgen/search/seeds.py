@@ -5,51 +5,80 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from lsgen.data import ImageData
+from lsgen.data import ImageData, Split
 from lsgen.errors import InputError
 from lsgen.generators import Generator
 from lsgen.search.base import SeedRandom
+from lsgen.types import Rows
 
 
 @dataclass(frozen=True)
-class Plan:
-    """All seeds of a search, before they have latents."""
+class Plan(Rows):
+    """All cases of a search, before they have latents; several may start at the same seed."""
 
     label: Tensor  # [M]
-    source_index: Tensor | None = None  # [M] row in the split they come from
+    seed_id: Tensor  # [M]
+    source_index: Tensor | None = None  # [M] row in the split that seeds come from
+    target: Tensor | None = None  # [M] class that is aimed at
+    other_index: Tensor | None = None  # [M] row in the split that other images come from
+    other_label: Tensor | None = None  # [M]
+
+    def __len__(self) -> int:
+        return len(self.label)
+
+    def aimed(self, target: int | Literal["each"] | None, num_classes: int) -> Plan:
+        """The same with targets: one class for all, or every other class in turn for each seed.
+
+        Raises:
+            InputError: The target is no class, or the label of a seed.
+        """
+        if target is None:
+            return self
+        if target == "each":
+            index = torch.arange(len(self)).repeat_interleave(num_classes - 1)
+            step = torch.arange(1, num_classes).repeat(len(self))
+            return replace(self.take(index), target=(self.label[index] + step) % num_classes)
+        if not 0 <= target < num_classes:
+            raise InputError(f"target: there is no class {target}; classes are 0 to {num_classes - 1}")
+        if bool((self.label == target).any()):
+            raise InputError(f"target {target} is the label of some seeds: leave class {target} out of the seeds")
+        return replace(self, target=torch.full_like(self.label, target))
 
 
 @dataclass(frozen=True)
 class Block:
-    """The seeds that are searched together."""
+    """The cases that are searched together."""
 
     number: int
-    seed_id: Tensor  # [S]
-    label: Tensor  # [S]
-    source_index: Tensor | None  # [S]
-    image: Tensor | None  # [S, C, H, W] uint8, the data set's image where there is one
+    case_id: Tensor  # [S]
+    plan: Plan  # of these cases
+    image: Tensor | None = None  # [S, C, H, W] uint8, the data set's image where seeds come from one
+    other_image: Tensor | None = None  # [S, C, H, W] uint8, the image to be mixed in
 
 
 class SeedSource(ABC):
     """Says which seeds there are and gives a block of them its latents."""
 
+    targeted: bool = False  # whether its cases have targets
+    paired: ClassVar[bool] = False  # whether its cases come with another image
+
     @abstractmethod
     def plan(self, data: ImageData) -> Plan:
-        """All seeds, classes in turn, so that any part of a search covers them alike."""
+        """All cases, classes in turn, so that any part of a search covers them alike."""
 
     @abstractmethod
     def latents(self, block: Block, generator: Generator, encode: Callable[..., Tensor], rng: SeedRandom) -> Tensor:
         """Start latents of a block, [S, *L]; ``encode`` takes images [S, C, H, W] and labels [S]."""
 
-    def images(self, data: ImageData, index: Tensor) -> Tensor | None:
-        """Data set images of seeds, [S, C, H, W] uint8, where seeds come from a data set."""
-        return None
+    def block(self, number: int, case_id: Tensor, plan: Plan, data: ImageData) -> Block:
+        """The cases of one block, with their images where they have any."""
+        return Block(number, case_id, plan)
 
     def check(self, generator: Generator) -> None:  # noqa: B027 (most sources serve every generator)
         """Refuses a generator that this source cannot serve."""
@@ -64,6 +93,7 @@ class PriorSeeds(SeedSource):
             generator's own prior is, times scale).
         scale: s, in standard deviations of the prior.
         classes: The classes to search; all by default.
+        target: The class to aim at, or ``each`` for every other class in turn; none by default.
     """
 
     def __init__(
@@ -73,21 +103,26 @@ class PriorSeeds(SeedSource):
         distribution: Literal["uniform", "normal", "prior"] = "uniform",
         scale: float = 1.0,
         classes: list[int] | None = None,
+        target: int | Literal["each"] | None = None,
     ) -> None:
         if per_class < 1:
             raise InputError(f"per_class must be at least 1, got {per_class}")
         if not 0 <= scale < math.inf:
             raise InputError(f"scale must be finite and not negative, got {scale}")
         self.per_class, self.distribution, self.scale, self.classes = per_class, distribution, scale, classes
+        self.target, self.targeted = target, target is not None
 
     def plan(self, data: ImageData) -> Plan:
-        """``per_class`` seeds of each class, in turn."""
-        return Plan(label=torch.tensor(_classes(self.classes, data)).repeat(self.per_class))
+        """``per_class`` seeds of each class, in turn; with ``each``, so many for every pair of classes."""
+        label = torch.tensor(_classes(self.classes, data)).repeat(self.per_class)
+        plan = Plan(label, torch.arange(len(label))).aimed(self.target, data.num_classes)
+        return replace(plan, seed_id=torch.arange(len(plan)))  # every case has a latent of its own
 
     def latents(self, block: Block, generator: Generator, encode: Callable[..., Tensor], rng: SeedRandom) -> Tensor:
         """Draws from the chosen distribution, [S, *L]."""
         if self.distribution == "prior":
-            return self.scale * generator.sample_prior(len(block.label), block.label, rng.generator)
+            label = block.plan.label
+            return self.scale * generator.sample_prior(len(label), label, rng.generator)
         if self.distribution == "normal":
             return self.scale * rng.normal(*generator.latent_shape)
         return self.scale * (2 * rng.uniform(*generator.latent_shape) - 1)
@@ -108,40 +143,116 @@ class DataSeeds(SeedSource):
         split: ``test`` or ``val``; training images are no fair seeds.
         per_class: Seeds for each class, the first ones of the split.
         classes: The classes to search; all by default.
+        target: The class to aim at, or ``each`` for every other class in turn; none by default.
     """
 
     def __init__(
-        self, *, split: Literal["test", "val"] = "test", per_class: int = 50, classes: list[int] | None = None
+        self,
+        *,
+        split: Literal["test", "val"] = "test",
+        per_class: int = 50,
+        classes: list[int] | None = None,
+        target: int | Literal["each"] | None = None,
     ) -> None:
         if per_class < 1:
             raise InputError(f"per_class must be at least 1, got {per_class}")
         self.split, self.per_class, self.classes = split, per_class, classes
+        self.target, self.targeted = target, target is not None
 
     def plan(self, data: ImageData) -> Plan:
         """The first ``per_class`` images of each class, classes in turn."""
-        labels = data[self.split].labels
-        wanted = _classes(self.classes, data)
-        rows = {k: (labels == k).nonzero().squeeze(1)[: self.per_class] for k in wanted}
-        if short := [k for k, index in rows.items() if len(index) < self.per_class]:
-            raise InputError(
-                f"per_class is {self.per_class}, but class {short[0]} has only {len(rows[short[0]])} images in the "
-                f"{self.split} split of {data.name}"
-            )
-        index = torch.stack([rows[k] for k in wanted], dim=1).flatten()
-        return Plan(label=labels[index], source_index=index)
+        index = _first(data, self.split, _classes(self.classes, data), self.per_class, "per_class").flatten()
+        label = data[self.split].labels[index]
+        return Plan(label, torch.arange(len(label)), source_index=index).aimed(self.target, data.num_classes)
 
-    def images(self, data: ImageData, index: Tensor) -> Tensor:
-        """Data set images, [S, C, H, W] uint8."""
-        return data[self.split].images[index]
+    def block(self, number: int, case_id: Tensor, plan: Plan, data: ImageData) -> Block:
+        """With the data set's images."""
+        assert plan.source_index is not None
+        return Block(number, case_id, plan, data[self.split].images[plan.source_index])
 
     def latents(self, block: Block, generator: Generator, encode: Callable[..., Tensor], rng: SeedRandom) -> Tensor:
         """Encodings of the block's images, [S, *L]."""
-        return encode(block.image, block.label)
+        assert block.image is not None
+        first, again = first_of_each(block.plan.seed_id)  # an image that starts several cases is encoded once
+        return encode(block.image[first], block.plan.label[first])[again]
 
     def check(self, generator: Generator) -> None:
         """Refuses a generator without an encoder."""
         if not generator.encodes:
-            raise InputError(f"DataSeeds encodes images, and {type(generator).__name__} has no encoder: use PriorSeeds")
+            raise InputError(
+                f"{type(self).__name__} encodes images, and {type(generator).__name__} has no encoder: use PriorSeeds"
+            )
+
+
+class PairSeeds(DataSeeds):
+    """Encoded images, each with many of every other class to be mixed in (ARGUS, Alg. 1).
+
+    Args:
+        split: ``test`` or ``val``, of the originals.
+        per_class: Originals of each class.
+        others_per_class: Images of every other class for each original (ARGUS: 3,333 on MNIST).
+        other_split: Where those come from; they are only mixed in, so training images will do.
+        classes: The classes of the originals; all by default.
+    """
+
+    paired: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        *,
+        split: Literal["test", "val"] = "test",
+        per_class: int = 1,
+        others_per_class: int = 100,
+        other_split: Literal["train", "val", "test"] = "train",
+        classes: list[int] | None = None,
+    ) -> None:
+        super().__init__(split=split, per_class=per_class, classes=classes)
+        if others_per_class < 1:
+            raise InputError(f"others_per_class must be at least 1, got {others_per_class}")
+        self.others_per_class, self.other_split = others_per_class, other_split
+
+    def plan(self, data: ImageData) -> Plan:
+        """Every original with the first ``others_per_class`` images of each other class, classes in turn."""
+        originals, k = super().plan(data), data.num_classes
+        rows = _first(data, self.other_split, list(range(k)), self.others_per_class, "others_per_class")  # [others, K]
+        index = torch.arange(len(originals)).repeat_interleave((k - 1) * self.others_per_class)
+        step = torch.arange(1, k).repeat(len(originals) * self.others_per_class)
+        turn = torch.arange(self.others_per_class).repeat_interleave(k - 1).repeat(len(originals))
+        plan = originals.take(index)
+        other = (plan.label + step) % k
+        return replace(plan, other_index=rows[turn, other], other_label=other)
+
+    def block(self, number: int, case_id: Tensor, plan: Plan, data: ImageData) -> Block:
+        """With the data set's images."""
+        assert plan.other_index is not None
+        others = data[self.other_split].images[plan.other_index]
+        return replace(super().block(number, case_id, plan, data), other_image=others)
+
+
+def first_of_each(key: Tensor) -> tuple[Tensor, Tensor]:
+    """Where each distinct value of ``key`` [N] stands first [M], and which of those every entry repeats [N].
+
+    Example:
+        >>> first_of_each(torch.tensor([7, 7, 9]))
+        (tensor([0, 2]), tensor([0, 0, 1]))
+    """
+    values, again = key.unique(return_inverse=True)
+    first = torch.full_like(values, len(key)).scatter_reduce(
+        0, again, torch.arange(len(key), device=key.device), "amin"
+    )
+    return first, again
+
+
+def _first(data: ImageData, split: Split, classes: list[int], n: int, setting: str) -> Tensor:
+    """Rows of the first ``n`` images of each class in a split, [n, K]."""
+    labels = data[split].labels
+    rows = {k: (labels == k).nonzero().squeeze(1)[:n] for k in classes}
+    if short := [k for k, index in rows.items() if len(index) < n]:
+        raise InputError(
+            f"{setting} is {n}, but class {short[0]} has only {len(rows[short[0]])} images in the {split} split of "
+            f"{data.name}"
+        )
+    return torch.stack([rows[k] for k in classes], dim=1)
 
 
 def _classes(classes: list[int] | None, data: ImageData) -> list[int]:

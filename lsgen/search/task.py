@@ -6,6 +6,8 @@ import hashlib
 import json
 import os
 import time
+from collections.abc import Callable
+from functools import cached_property
 from typing import Any, Literal
 
 import torch
@@ -18,12 +20,12 @@ from lsgen.data import ImageData, check_fits
 from lsgen.errors import InputError
 from lsgen.generators import Generator
 from lsgen.metrics import FailureRate, MeanTrueProbability
-from lsgen.objectives import Criterion, CrossEntropy, Misclassified, Objective
+from lsgen.objectives import Criterion, Objective
 from lsgen.search.base import Searcher, SeedRandom
 from lsgen.search.callbacks import SearchCallback, StepInfo
 from lsgen.search.cases import Cases, Outcome, tabulate
-from lsgen.search.evaluator import Evaluator
-from lsgen.search.seeds import Block, Plan, SeedSource
+from lsgen.search.evaluator import Evaluator, Judged
+from lsgen.search.seeds import Block, Plan, SeedSource, first_of_each
 from lsgen.suts import SUT
 from lsgen.types import Evaluation, Seeds, describe
 
@@ -41,11 +43,13 @@ class SearchTask(LightningModule):
         sut: The classifier under test, e.g. ``lsgen.suts.pretrained`` with a checkpoint.
         searcher: How candidates are proposed.
         seeds: Where searches start, and how many.
-        objective: What is minimised; cross entropy of the true label by default (negated, so that it climbs).
+        objective: What is minimised; the searcher's own by default.
         criterion: When a search has succeeded; misclassification by default.
         block_size: Seeds that are searched and written together.
         eval_batch_size: Images in one pass through the networks, a multiple of 32, or ``auto``: a few sizes are tried
             and the fastest is taken.
+        max_seconds: Time after which no further block is begun; running the search again goes on.
+        max_failures: Failures, over all processes, after which no further block is begun.
     """
 
     def __init__(
@@ -59,16 +63,16 @@ class SearchTask(LightningModule):
         criterion: Criterion | None = None,
         block_size: int = 500,
         eval_batch_size: int | Literal["auto"] = "auto",
+        max_seconds: float | None = None,
+        max_failures: int | None = None,
     ) -> None:
         super().__init__()
         if block_size < 1:
             raise InputError(f"block_size must be at least 1, got {block_size}")
         if eval_batch_size != "auto" and (eval_batch_size < 32 or eval_batch_size % 32):
             raise InputError(f"eval_batch_size must be a multiple of 32 or auto, got {eval_batch_size}")
-        if searcher.needs_grad and not sut.differentiable:
-            raise InputError(
-                f"{type(searcher).__name__} follows gradients, and the SUT is a black box (differentiable: false)"
-            )
+        if (max_seconds is not None and max_seconds <= 0) or (max_failures is not None and max_failures < 1):
+            raise InputError("max_seconds must be above 0 and max_failures at least 1; null means no limit")
         if generator.image_shape != sut.image_shape or generator.num_classes != sut.num_classes:
             raise InputError(
                 f"the generator makes images of {generator.image_shape} in {generator.num_classes} classes, "
@@ -76,12 +80,18 @@ class SearchTask(LightningModule):
             )
         seeds.check(generator)
         self.generator, self.sut, self.searcher, self.seeds = generator, sut, searcher, seeds
-        self.objective, self.criterion = objective or CrossEntropy(), criterion or Misclassified()
+        self.objective = objective or searcher.objective(targeted=seeds.targeted)
+        self.criterion = criterion or searcher.criterion(targeted=seeds.targeted)
         self.block_size, self.eval_batch_size = block_size, eval_batch_size
-        self.evaluator = Evaluator(generator, sut, self.objective, self.criterion)
+        self.max_seconds, self.max_failures = max_seconds, max_failures
+        check_fit(searcher, self.objective, self.criterion, sut, seeds)
+        self.space = searcher.bind(generator)
+        self.evaluator = Evaluator(self.space, sut, self.objective, self.criterion)
         self.failure_rate = FailureRate(sync_on_compute=False)  # live, this process; the summary has the final ones
         self.mean_p_true = MeanTrueProbability(sync_on_compute=False)
         self.pending: list[int] = []  # blocks still to do
+        self.stopped_by: str | None = None  # the budget that ended this process's search
+        self.failures_on_disk: Callable[[], int] = lambda: 0
         self.chunk: int | None = None  # the eval_batch_size in use
         self.requires_grad_(False)
 
@@ -101,8 +111,10 @@ class SearchTask(LightningModule):
         return data
 
     def weights(self) -> dict[str, dict[str, str]]:
-        """Class and SHA-256 of the weights of generator and SUT."""
+        """Class and SHA-256 of the weights of generator, SUT and, where another SUT takes part, of that."""
         modules = {"generator": self.generator, "sut": self.sut}
+        for part in (self.searcher, self.objective, self.criterion):
+            modules |= {f"{type(part).__name__}.{k}": m for k, m in vars(part).items() if isinstance(m, SUT)}
         return {k: {"class": type(m).__name__, "sha256": weights_sha256(m)} for k, m in modules.items()}
 
     def identity(self) -> str:
@@ -117,37 +129,37 @@ class SearchTask(LightningModule):
 
     def setup(self, stage: str) -> None:
         """Refuses a SUT that does not fit the data, before anything runs."""
-        _ = self.data
         check_fits(self.sut, self.trainer)
+        for part in (self.objective, self.criterion):
+            part.prepare(self.sut, self.data)
 
-    @property
+    @cached_property
     def plan(self) -> Plan:
-        """All seeds of the search."""
+        """All cases of the search."""
         return self.seeds.plan(self.data)
 
     @property
     def num_blocks(self) -> int:
-        """How many blocks the seeds fill."""
-        return -(-len(self.plan.label) // self.block_size)
+        """How many blocks the cases fill."""
+        return -(-len(self.plan) // self.block_size)
 
     def block(self, number: int) -> Block:
-        """The seeds of one block, on this process's device."""
-        plan = self.plan
-        ids = torch.arange(number * self.block_size, min((number + 1) * self.block_size, len(plan.label)))
-        source = None if plan.source_index is None else plan.source_index[ids]
-        image = None if source is None else self.seeds.images(self.data, source)
-        return Block(
-            number=number,
-            seed_id=ids,
-            label=plan.label[ids].to(self.device),
-            source_index=source,
-            image=None if image is None else image.to(self.device),
-        )
+        """The cases of one block."""
+        ids = torch.arange(number * self.block_size, min((number + 1) * self.block_size, len(self.plan)))
+        return self.seeds.block(number, ids, self.plan.take(ids), self.data)
 
     def start(self, block: Block, rng: SeedRandom) -> Seeds:
-        """The block's seeds with their latents."""
-        latent = self.seeds.latents(block, self.generator, self.evaluator.encode, rng)
-        return Seeds(latent=latent.to(self.device, torch.float32), label=block.label)
+        """The block's seeds with their latents, on this process's device."""
+        plan = block.plan
+        latent = self.seeds.latents(block, self.generator, self._encode, rng).to(self.device, torch.float32)
+        other = None
+        if block.other_image is not None and plan.other_label is not None:
+            other = self._encode(block.other_image, plan.other_label)
+        target = None if plan.target is None else plan.target.to(self.device)
+        return Seeds(self.searcher.lift(latent), plan.label.to(self.device), target, other)
+
+    def _encode(self, images: Tensor, label: Tensor) -> Tensor:
+        return self.evaluator.encode(images.to(self.device), label.to(self.device))
 
     def predict_dataloader(self) -> DataLoader[int]:
         """The numbers of the pending blocks, at least one entry for each process."""
@@ -160,6 +172,7 @@ class SearchTask(LightningModule):
         """Settles the batch size for all processes, then tells the callbacks."""
         self.failure_rate.reset()
         self.mean_p_true.reset()
+        self.stopped_by, self._began = None, time.monotonic()
         if self.chunk is None:
             given = self.eval_batch_size
             tries = given == "auto" and self.trainer.is_global_zero
@@ -172,7 +185,8 @@ class SearchTask(LightningModule):
     def predict_step(self, batch: int, batch_idx: int) -> None:
         """Searches one block and hands its cases to the callbacks."""
         number = int(batch)
-        if number == NO_BLOCK:
+        self.stopped_by = self.stopped_by or self._spent()
+        if number == NO_BLOCK or self.stopped_by:
             return
         started = time.perf_counter()
         cases = self.search_block(number)
@@ -184,6 +198,14 @@ class SearchTask(LightningModule):
         for callback in self._callbacks():
             callback.on_search_batch_end(self.trainer, self, cases)
 
+    def _spent(self) -> str | None:
+        """The budget that is used up, if any."""
+        if self.max_seconds is not None and time.monotonic() - self._began > self.max_seconds:
+            return "max_seconds"
+        if self.max_failures is not None and self.failures_on_disk() >= self.max_failures:
+            return "max_failures"
+        return None
+
     def on_predict_end(self) -> None:
         """Tells the callbacks."""
         for callback in self._callbacks():
@@ -192,24 +214,54 @@ class SearchTask(LightningModule):
     def search_block(self, number: int) -> Cases:
         """All cases of one block, judged on their stored images."""
         block = self.block(number)
-        rng = SeedRandom(self.seed, number, len(block.label), self.device)
+        rng = SeedRandom(self.seed, number, len(block.plan), self.device)
         seeds = self.start(block, rng)
-        first = self.evaluator.judge(seeds.latent, seeds.label)
+        first, shared = self.judge_seeds(block, seeds)
         viable = torch.ones_like(seeds.label, dtype=torch.bool)
         if self.searcher.viable_seeds_only:
             viable = first.logits.argmax(1) == seeds.label
         outcome = Outcome.at(seeds, first.success, viable, self.searcher.steps)
+        outcome.forward += self._passes(score=False) * ~shared
         self._run(outcome, seeds, viable, rng)
-        last = first
-        if self.searcher.steps:  # otherwise nothing can have moved
-            last = self.evaluator.judge(outcome.latent, seeds.label)
-            outcome.forward += 1
-            outcome.note_success(last.success, self.searcher.steps)
+        last = self._judge_found(outcome, seeds, first)
         return tabulate(block, seeds, first, last, outcome, viable, self.searcher.has_seed)
+
+    def judge_seeds(self, block: Block, seeds: Seeds) -> tuple[Judged, Tensor]:
+        """The seeds' own images, each judged once, and which cases only share the judgement of an earlier one.
+
+        Raises:
+            InputError: The SUT's logits are not finite.
+        """
+        index, again = first_of_each(block.plan.seed_id.to(self.device))
+        judged = self.evaluator.judge(seeds.latent[index], seeds.take(index))
+        if not bool(judged.logits.isfinite().all()):
+            raise InputError(
+                f"{type(self.sut).__name__} answers with NaN or infinite logits: nothing it says can be trusted"
+            )
+        shared = torch.ones_like(again, dtype=torch.bool)
+        shared[index] = False
+        return judged.take(again), shared
+
+    def _judge_found(self, outcome: Outcome, seeds: Seeds, first: Judged) -> Judged:
+        """What became of the seeds: those that moved are judged anew, whatever the searcher thinks of them."""
+        moved = (outcome.latent != seeds.latent).flatten(1).any(1).nonzero().squeeze(1)
+        if not len(moved):
+            return first
+        found = self.evaluator.judge(outcome.latent[moved], seeds.take(moved))
+        outcome.forward[moved] += self._passes(score=False)
+        broken = ~found.logits.isfinite().all(1)
+        outcome.retire(moved[broken], seeds)
+        last = first.replace(moved[~broken], found.take((~broken).nonzero().squeeze(1)))
+        outcome.note_success(last.success, self.searcher.steps)
+        return last
+
+    def _passes(self, *, score: bool) -> int:
+        """SUT forward passes that one candidate costs."""
+        return 1 + self.criterion.sut_passes + (self.objective.sut_passes if score else 0)
 
     def _run(self, outcome: Outcome, seeds: Seeds, viable: Tensor, rng: SeedRandom) -> None:
         """Asks and tells until the budget is spent or every seed is done; a seed that is done costs nothing more."""
-        searcher = self.searcher
+        searcher, passes = self.searcher, self._passes(score=True)
         active = viable.nonzero().squeeze(1)
         state = searcher.init(seeds, rng)
         if len(active) < len(viable):
@@ -218,17 +270,30 @@ class SearchTask(LightningModule):
         for step in range(searcher.steps):
             if not len(active):
                 return
-            evaluation = self.evaluator.score(searcher.ask(state), seeds.label[active], searcher.needs_grad)
-            outcome.count(active, evaluation, step)
+            evaluation = self.evaluator.score(searcher.ask(state), seeds.take(active), searcher.needs_grad)
+            outcome.count(active, evaluation, step, passes)
             self._step_end(step, evaluation)
             state = searcher.tell(state, evaluation, rng)
-            if searcher.stops_at_success:
-                done = evaluation.success.any(dim=1)
-                outcome.latent[active[done]] = _best_success(evaluation, done)
-                going = (~done).nonzero().squeeze(1)
+            ended = self._end(outcome, seeds, active, state, evaluation)
+            if bool(ended.any()):  # the one thing in a step that waits for the device
+                going = (~ended).nonzero().squeeze(1)
                 state, active = state.take(going), active[going]
                 rng.keep(going)
-        outcome.latent[active] = searcher.result(state)
+        if len(active):
+            outcome.latent[active] = searcher.result(state)
+
+    def _end(self, outcome: Outcome, seeds: Seeds, active: Tensor, state: Any, evaluation: Evaluation) -> Tensor:
+        """Which active seeds have come to an end, [S] bool; their latents are noted."""
+        never = torch.zeros_like(active, dtype=torch.bool)
+        broken = evaluation.fitness.isnan().any(dim=1)
+        hit = evaluation.success.any(dim=1) & ~broken if self.searcher.stops_at_success else never
+        own = self.searcher.done(state)
+        own = never if own is None else own & ~hit & ~broken
+        if bool((hit | own | broken).any()):
+            outcome.latent[active[hit]] = _best_success(evaluation, hit)
+            outcome.latent[active[own]] = self.searcher.result(state)[own]
+            outcome.retire(active[broken], seeds)
+        return hit | own | broken
 
     def _step_end(self, step: int, evaluation: Evaluation) -> None:
         info = StepInfo(step + 1, self.searcher.steps, evaluation)
@@ -247,3 +312,25 @@ def _best_success(evaluation: Evaluation, done: Tensor) -> Tensor:
     fitness = evaluation.fitness.where(evaluation.success, torch.inf)[done]
     latent = evaluation.latent[done]
     return latent[torch.arange(len(latent), device=latent.device), fitness.argmin(dim=1)]
+
+
+def check_fit(searcher: Searcher, objective: Objective, criterion: Criterion, sut: SUT, seeds: SeedSource) -> None:
+    """Refuses parts that cannot work together, before anything runs.
+
+    Raises:
+        InputError: They cannot.
+    """
+    name, goals = type(searcher).__name__, (objective, criterion)
+    if searcher.needs_grad and not sut.differentiable:
+        raise InputError(f"{name} follows gradients, and the SUT is a black box (differentiable: false)")
+    if searcher.needs_grad and not objective.differentiable:
+        raise InputError(f"{name} follows gradients, and {type(objective).__name__} has none to follow")
+    aiming = [type(goal).__name__ for goal in goals if goal.needs_target]
+    if aiming and not seeds.targeted:
+        raise InputError(f"{aiming[0]} aims at a class, and the seeds have no target: set seeds.target")
+    if seeds.targeted and not aiming:
+        raise InputError("the seeds have targets, and neither objective nor criterion aims at them: set targeted: true")
+    if searcher.needs_other and not seeds.paired:
+        raise InputError(f"{name} mixes images, and {type(seeds).__name__} gives single ones: use PairSeeds")
+    if seeds.paired and not searcher.needs_other:
+        raise InputError(f"{type(seeds).__name__} gives pairs of images, and {name} takes single ones: use DataSeeds")

@@ -38,7 +38,7 @@ def test_fit_leaves_checkpoints_config_numbers_and_pictures(trained):
     log = (trained / "cvae/logs/version_0/metrics.csv").read_text()
     for key in ("val/loss", "val/kl", "val/reconstruction", "val/sample_accuracy", "val/reconstruction_accuracy"):
         assert key in log
-    assert len(list((trained / "cvae/logs/version_0/images").glob("val_samples_*.png"))) == 2
+    assert len(list((trained / "cvae/logs/version_0/images").glob("val_samples_*.png"))) == 3
     low, high = generators.pretrained(trained / "cvae/best.ckpt").latent.bounds
     assert low < 0 < high
 

@@ -5,7 +5,7 @@ from lsgen.generators import CVAE
 from lsgen.objectives import CrossEntropy, Misclassified
 from lsgen.search.evaluator import CHUNK_SIZES, Evaluator
 from lsgen.suts import Classifier
-from lsgen.types import from_uint8
+from lsgen.types import Seeds, from_uint8
 from tests.toys import Linear, Pixels
 
 
@@ -18,9 +18,9 @@ def networks():
 @torch.no_grad()
 def test_a_candidate_scores_the_same_whoever_shares_its_chunk(networks):
     z, y = torch.randn(70, 16), torch.arange(70) % 10
-    whole = networks.score(z[:, None], y, needs_grad=True)
+    whole = networks.score(z[:, None], Seeds(z, y), needs_grad=True)
     for part in (slice(0, 1), slice(5, 38), slice(69, 70)):
-        alone = networks.score(z[part, None], y[part], needs_grad=True)
+        alone = networks.score(z[part, None], Seeds(z[part], y[part]), needs_grad=True)
         assert torch.equal(alone.logits, whole.logits[part])
         assert torch.equal(alone.grad, whole.grad[part])
         assert torch.equal(alone.success, whole.success[part])
@@ -29,7 +29,7 @@ def test_a_candidate_scores_the_same_whoever_shares_its_chunk(networks):
 @torch.no_grad()
 def test_the_loops_verdict_is_that_on_the_stored_image(networks):
     z, y = torch.randn(40, 16), torch.arange(40) % 10
-    scored, judged = networks.score(z[:, None], y, needs_grad=True), networks.judge(z, y)
+    scored, judged = networks.score(z[:, None], Seeds(z, y), needs_grad=True), networks.judge(z, Seeds(z, y))
     assert torch.equal(scored.logits[:, 0], judged.logits)
     assert torch.equal(scored.success[:, 0], judged.success)
     again = networks.sut.logits(from_uint8(judged.image[:32]))
@@ -39,18 +39,19 @@ def test_the_loops_verdict_is_that_on_the_stored_image(networks):
 def test_gradients_are_those_of_the_fitness():
     evaluator = Evaluator(Pixels(), Linear(), CrossEntropy(), Misclassified(), chunk=32)
     z, y = torch.full((3, 1, 16), 0.5), torch.tensor([0, 1, 0])
-    grad = evaluator.score(z, y, needs_grad=True).grad
-    p = evaluator.sut.logits(from_uint8(evaluator.judge(z[:, 0], y).image)).softmax(1)
+    grad = evaluator.score(z, Seeds(z[:, 0], y), needs_grad=True).grad
+    p = evaluator.sut.logits(from_uint8(evaluator.judge(z[:, 0], Seeds(z[:, 0], y)).image)).softmax(1)
     onehot = torch.nn.functional.one_hot(y, 2)
     torch.testing.assert_close(grad[:, 0], (onehot - p) @ evaluator.sut.layer.weight)  # of minus the cross entropy
 
 
 def test_populations_keep_their_order(networks):
     z, y = torch.randn(6, 5, 16), torch.arange(6)
-    scored = networks.score(z, y, needs_grad=False)
+    scored = networks.score(z, Seeds(z[:, 0], y), needs_grad=False)
     assert scored.grad is None
     assert scored.fitness.shape == (6, 5)
-    assert torch.equal(scored.logits[4, 3], networks.score(z[4:5, 3:4], y[4:5], needs_grad=False).logits[0, 0])
+    alone = networks.score(z[4:5, 3:4], Seeds(z[4:5, 0], y[4:5]), needs_grad=False)
+    assert torch.equal(scored.logits[4, 3], alone.logits[0, 0])
 
 
 def test_the_chunk_that_is_chosen_is_one_of_those_tried(networks):

@@ -1,67 +1,107 @@
 """Searchers on problems whose answers are known; one contract table for all of them."""
 
 import math
+import warnings
+from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 import torch
 from torch.nn import functional as F
 
 from lsgen.errors import InputError
+from lsgen.generators import CVAE, GAN, VQVAE, Diffusion, PixelSpace
 from lsgen.objectives import CrossEntropy, Misclassified
-from lsgen.search import LatentPGD, RandomSampling, SeedRandom
+from lsgen.search import (
+    ActivationPerturbation,
+    BoundaryGA,
+    Differential,
+    HillClimb,
+    Interpolation,
+    LatentPGD,
+    MarginGA,
+    RandomSampling,
+    SeedRandom,
+)
 from lsgen.search.evaluator import Evaluator
-from lsgen.types import Seeds, round8
+from lsgen.search.genetic import crossover
+from lsgen.search.perturbation import Perturbed
+from lsgen.types import Evaluation, Seeds, round8
 from tests.toys import Linear, Pixels
 
 SEARCHERS = {
     "random": lambda: RandomSampling(),
     "pgd": lambda: LatentPGD(steps=5),
     "pgd early stop": lambda: LatentPGD(steps=5, early_stop=True),
+    "pgd l2": lambda: LatentPGD(steps=5, norm="l2", momentum=0.9, restarts=3),
+    "pgd restarts": lambda: LatentPGD(steps=5, restarts=2, momentum=0.5),
+    "margin ga": lambda: MarginGA(population=7, elites=3, generations=6, extent="high"),
+    "boundary ga": lambda: BoundaryGA(population=8, elites=3, generations=6),
+    "differential": lambda: Differential(other=Linear(seed=1), population=8, elites=3, generations=6),
+    "hill climb": lambda: HillClimb(passes=2, step=0.2),
+    "interpolation": lambda: Interpolation(share=0.3),
+    "perturbation": lambda: ActivationPerturbation(steps=5, stages=2),
+    "perturbation in a ball": lambda: ActivationPerturbation(steps=5, step_size=0.5, radius=0.7),
 }
 
 
-def problem(seeds: int = 7, chunk: int = 32):
+def problem(searcher=None, seeds: int = 7, chunk: int = 32):
+    """Random images and a linear SUT that reads them rightly; bound to the searcher where one is given."""
     generator, sut = Pixels(), Linear()
     latent = 0.3 + 0.4 * torch.rand(seeds, 16, generator=torch.Generator().manual_seed(1))
     label = sut.logits(generator.decode(latent, torch.zeros(seeds).long())).argmax(1)
-    return Evaluator(generator, sut, CrossEntropy(), Misclassified(), chunk), Seeds(latent, label)
+    objective, criterion = CrossEntropy(), Misclassified()
+    if searcher is not None:
+        generator, latent = searcher.bind(generator), searcher.lift(latent)
+        objective, criterion = searcher.objective(targeted=False), searcher.criterion(targeted=False)
+    return Evaluator(generator, sut, objective, criterion, chunk), Seeds(latent, label, other=latent.flip(0))
 
 
 def run(searcher, evaluator, seeds, rng, steps=None):
     state = searcher.init(seeds, rng)
     for _ in range(searcher.steps if steps is None else steps):
-        state = searcher.tell(state, evaluator.score(searcher.ask(state), seeds.label, searcher.needs_grad), rng)
+        state = searcher.tell(state, evaluator.score(searcher.ask(state), seeds, searcher.needs_grad), rng)
     return state
 
 
 @pytest.mark.parametrize("make", SEARCHERS.values(), ids=SEARCHERS)
 def test_candidates_and_results_have_the_latents_shape(make):
-    _, seeds = problem()
     searcher = make()
+    evaluator, seeds = problem(searcher)
     state = searcher.init(seeds, SeedRandom(0, 0, 7))
     assert searcher.ask(state).shape[0] == 7
-    assert searcher.ask(state).shape[2:] == (16,)
-    assert searcher.result(state).shape == (7, 16)
+    assert searcher.ask(state).shape[2:] == evaluator.generator.latent_shape
+    assert searcher.result(state).shape == (7, *evaluator.generator.latent_shape)
 
 
 @pytest.mark.parametrize("make", SEARCHERS.values(), ids=SEARCHERS)
 def test_a_seed_does_the_same_alone_as_among_others(make):
-    evaluator, seeds = problem()
     searcher, index = make(), torch.tensor([1, 4])
+    evaluator, seeds = problem(searcher)
     together = searcher.result(run(searcher, evaluator, seeds, SeedRandom(0, 0, 7)))
     rng = SeedRandom(0, 0, 7)
     rng.keep(index)
-    few = Seeds(seeds.latent[index], seeds.label[index])
-    assert torch.equal(searcher.result(run(searcher, evaluator, few, rng)), together[index])
+    assert torch.equal(searcher.result(run(searcher, evaluator, seeds.take(index), rng)), together[index])
 
 
 @pytest.mark.parametrize("make", SEARCHERS.values(), ids=SEARCHERS)
 def test_the_same_stream_gives_the_same_result_and_the_seeds_stay_untouched(make):
-    evaluator, seeds = problem()
+    searcher = make()
+    evaluator, seeds = problem(searcher)
     before = seeds.latent.clone()
-    results = [make().result(run(make(), evaluator, seeds, SeedRandom(3, 1, 7))) for _ in range(2)]
+    results = [searcher.result(run(searcher, evaluator, seeds, SeedRandom(3, 1, 7))) for _ in range(2)]
     assert torch.equal(*results)
     assert torch.equal(seeds.latent, before)
+
+
+@pytest.mark.parametrize("make", SEARCHERS.values(), ids=SEARCHERS)
+def test_a_state_can_go_on_with_some_of_its_seeds(make):
+    searcher = make()
+    evaluator, seeds = problem(searcher)
+    state = run(searcher, evaluator, seeds, SeedRandom(0, 0, 7), steps=min(2, searcher.steps))
+    few = state.take(torch.tensor([6, 0]))
+    assert torch.equal(searcher.ask(few), searcher.ask(state)[[6, 0]])
+    assert torch.equal(searcher.result(few), searcher.result(state)[[6, 0]])
 
 
 def test_pgd_on_a_linear_sut_reaches_the_corner_of_the_ball():
@@ -127,3 +167,297 @@ def test_draws_of_a_seed_do_not_depend_on_who_else_is_active():
 def test_blocks_and_seeds_have_streams_of_their_own():
     draws = [SeedRandom(seed, block, 1).normal(1).item() for seed in range(10) for block in range(10)]
     assert len(set(draws)) == 100
+
+
+# PGD beyond the paper
+
+
+def test_pgd_in_an_l2_ball_reaches_the_point_farthest_uphill():
+    searcher = LatentPGD(steps=20, step_size=0.05, radius=0.3, norm="l2")
+    evaluator, seeds = problem()
+    found = searcher.result(run(searcher, evaluator, seeds, SeedRandom(0, 0, 7)))
+    w = evaluator.sut.layer.weight
+    uphill = F.normalize(w[1 - seeds.label] - w[seeds.label], dim=1)
+    torch.testing.assert_close(found, seeds.latent + 0.3 * uphill, atol=1e-3, rtol=0)
+
+
+def test_momentum_adds_earlier_gradients_by_hand():
+    searcher = LatentPGD(steps=3, step_size=0.1, radius=9.0, momentum=0.5)
+    _, seeds = problem(seeds=1)
+    state, gradients = searcher.init(seeds, SeedRandom(0, 0, 1)), [torch.randn(1, 1, 16) for _ in range(3)]
+    velocity, delta = torch.zeros(16), torch.zeros(16)
+    for g in gradients:
+        evaluation = Evaluation(searcher.ask(state), torch.zeros(1, 1, 2), torch.zeros(1, 1), torch.zeros(1, 1) > 0, g)
+        state = searcher.tell(state, evaluation, SeedRandom(0, 0, 1))
+        velocity = 0.5 * velocity + g[0, 0] / g.abs().sum()
+        delta = delta - 0.1 * velocity.sign()
+    torch.testing.assert_close(state.delta[0, 0], delta)
+
+
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+def test_restarts_begin_inside_the_ball_and_the_best_is_returned(norm):
+    searcher = LatentPGD(steps=2, step_size=0.01, radius=0.2, norm=norm, restarts=5)
+    evaluator, seeds = problem()
+    begin = searcher.init(seeds, SeedRandom(0, 0, 7)).delta
+    assert torch.equal(begin[:, 0], torch.zeros(7, 16))
+    lengths = begin[:, 1:].norm(dim=-1) if norm == "l2" else begin[:, 1:].abs().amax(-1)
+    assert float(lengths.max()) <= 0.2 + 1e-6
+    assert float(lengths.min()) > 0.1  # in 16 dimensions most of a ball is near its surface
+    state = run(searcher, evaluator, seeds, SeedRandom(0, 0, 7))
+    found = evaluator.score(searcher.result(state)[:, None], seeds, False).fitness[:, 0]
+    everyone = evaluator.score(searcher.ask(state), seeds, False).fitness
+    torch.testing.assert_close(found, everyone.amin(1), atol=2e-2, rtol=0)
+
+
+def test_fgsm_is_one_step_in_pixel_space():
+    evaluator, seeds = problem()
+    found = run(LatentPGD(steps=1, step_size=0.1, radius=0.1), evaluator, seeds, SeedRandom(0, 0, 7))
+    w = evaluator.sut.layer.weight
+    torch.testing.assert_close(found.delta[:, 0], 0.1 * (w[1 - seeds.label] - w[seeds.label]).sign())
+
+
+# genetic searches
+
+
+@pytest.mark.parametrize("name", ["margin ga", "boundary ga"])
+def test_the_best_never_gets_worse_and_elites_are_not_asked_for_again(name):
+    searcher = SEARCHERS[name]()
+    evaluator, seeds = problem(searcher)
+    rng = SeedRandom(0, 0, 7)
+    state, best, asked = searcher.init(seeds, rng), [], []
+    for _ in range(searcher.steps):
+        asked.append(searcher.ask(state).shape[1])
+        state = searcher.tell(state, evaluator.score(searcher.ask(state), seeds, False), rng)
+        best.append(state.elite_fitness[:, 0])
+    assert all(bool((b <= a).all()) for a, b in pairwise(best))
+    assert asked == [searcher.population] + (searcher.steps - 1) * [searcher.population - searcher.elites]
+    assert torch.equal(searcher.result(state), state.elite[:, 0].where(best[-1].isfinite()[:, None], seeds.latent))
+
+
+@torch.no_grad()
+def slow_margin_ga(evaluator, z0, label, searcher, draw):
+    """ICST25's loop for one seed, from the paper: lists of individuals, one at a time."""
+    low, high = 0.0, 1.0
+    first = 2 * (high - low) * 1e-3
+    size, before = first, math.inf
+    people = [(z0 + first * noise).clamp(low, high) for noise in draw("normal", searcher.population, 16)]
+    scored = []
+    for _ in range(searcher.generations):
+        for z in people:
+            logits = evaluator.sut.logits(round8(evaluator.generator.decode(z[None], label[None])))[0]
+            scored.append((float(logits[label] - logits[1 - label]), z))
+        scored = sorted(scored, key=lambda pair: pair[0])[: searcher.elites]
+        size = 2 * size if scored[0][0] == before else first
+        before = scored[0][0]
+        n = searcher.population - searcher.elites
+        one, two, cut = draw("uniform", 3, n)
+        noise = draw("normal", n, 16)
+        people = []
+        for i in range(n):
+            a = int(one[i] * searcher.elites)
+            b = (a + 1 + int(two[i] * (searcher.elites - 1))) % searcher.elites
+            point = 1 + int(cut[i] * 15)
+            child = torch.cat([scored[a][1][:point], scored[b][1][point:]])
+            child = torch.where(child != z0, child + size * noise[i], child)
+            people.append(child.clamp(low, high))
+    return scored[0][1]
+
+
+def test_margin_ga_follows_the_paper_seed_by_seed():
+    searcher = SEARCHERS["margin ga"]()
+    evaluator, seeds = problem(searcher)
+    found = searcher.result(run(searcher, evaluator, seeds, SeedRandom(0, 0, 7)))
+    for i in range(7):
+        rng = SeedRandom(0, 0, 7)
+        wanted = slow_margin_ga(
+            evaluator, seeds.latent[i], seeds.label[i], searcher, lambda kind, *n, i=i, r=rng: getattr(r, kind)(*n)[i]
+        )
+        torch.testing.assert_close(found[i], wanted)
+
+
+@torch.no_grad()
+def slow_boundary_ga(evaluator, z0, label, searcher, draw):
+    """SINVAD's Fig. 3 for one seed, with the numbers of its code."""
+    size, before = 0.1, math.inf
+    people = [z0 + 0.7 * noise for noise in draw("normal", searcher.population, 16)]
+    scored = []
+    for _ in range(searcher.generations):
+        for z in people:
+            logits = evaluator.sut.logits(round8(evaluator.generator.decode(z[None], label[None])))[0]
+            wrong = int(logits.argmax()) != int(label)
+            scored.append((float((z - z0).abs().sum()) if wrong else math.inf, z))
+        scored = sorted(scored, key=lambda pair: pair[0])[: searcher.elites]
+        best = scored[0][0]
+        size = 0.7 * size if best == before else 0.1
+        before = best
+        n = searcher.population - searcher.elites
+        one, two, cut = draw("uniform", 3, n)
+        noise, back = draw("normal", n, 16), draw("uniform", n, 16)
+        people = []
+        for i in range(n):
+            a = int(one[i] * searcher.elites)
+            b = (a + 1 + int(two[i] * (searcher.elites - 1))) % searcher.elites
+            point = 1 + int(cut[i] * 15)
+            child = torch.cat([scored[a][1][:point], scored[b][1][point:]])
+            child = child + size * noise[i] * (child != z0)
+            people.append(torch.where(back[i] < 0.5, z0, child))
+    return scored[0][1] if scored[0][0] < math.inf else z0
+
+
+def test_boundary_ga_follows_the_paper_seed_by_seed():
+    searcher = BoundaryGA(population=8, elites=3, generations=6, as_published=True)
+    evaluator, seeds = problem(searcher)
+    found = searcher.result(run(searcher, evaluator, seeds, SeedRandom(0, 0, 7)))
+    assert not torch.equal(found, seeds.latent)
+    for i in range(7):
+        rng = SeedRandom(0, 0, 7)
+        wanted = slow_boundary_ga(
+            evaluator, seeds.latent[i], seeds.label[i], searcher, lambda kind, *n, i=i, r=rng: getattr(r, kind)(*n)[i]
+        )
+        torch.testing.assert_close(found[i], wanted)
+
+
+def test_boundary_ga_ends_when_its_mutations_are_tiny_and_looks_further_while_nothing_counts():
+    searcher = BoundaryGA(smallest=0.04)
+    inf = torch.inf
+    size, best, before = torch.full((4,), 0.1), torch.tensor([2.0, 2.0, inf, 1.0]), torch.tensor([2.0, 3.0, inf, inf])
+    torch.testing.assert_close(searcher.next_size(size, best, before), torch.tensor([0.07, 0.1, 0.12, 0.1]))
+    published = BoundaryGA(as_published=True).next_size(size, best, before)
+    torch.testing.assert_close(published, torch.tensor([0.07, 0.1, 0.07, 0.1]))
+    _, seeds = problem(searcher)
+    state = replace(searcher.init(seeds, SeedRandom(0, 0, 7)), size=torch.tensor([0.1, 0.03, 0.04, 1, 1, 1, 1]))
+    assert searcher.done(state).tolist() == [False, True, False, False, False, False, False]
+
+
+def test_margin_gas_step_comes_from_the_generators_bounds():
+    generator = Pixels()
+    generator.latent_bounds.copy_(torch.tensor([-3.865, 3.456]))
+    low, high = MarginGA(extent="low"), MarginGA(extent="high")
+    low.bind(generator)
+    high.bind(generator)
+    assert low.first_size == pytest.approx(0.001464, abs=1e-6)  # as published for MNIST's VAE
+    assert high.first_size == pytest.approx(0.01464, abs=1e-5)
+    generator.latent_bounds.fill_(math.nan)
+    with pytest.raises(InputError, match="has none"):
+        low.bind(generator)
+
+
+def test_as_published_copies_on_a_gan_and_judges_diffusion_at_another_guidance():
+    searcher = MarginGA(population=7, elites=3, as_published=True)
+    gan = GAN(width=2)
+    gan.latent_bounds.copy_(torch.tensor([-4.0, 4.0]))
+    searcher.bind(gan)
+    elite = torch.randn(2, 3, 100)
+    children = searcher.cross(elite, SeedRandom(0, 0, 2))
+    assert children.shape == (2, 4, 100)
+    assert all(any(torch.equal(child, e) for e in elite[s]) for s in range(2) for child in children[s])
+    diffusion = Diffusion(image_shape=(1, 8, 8), channels=(8,), guidance=3.5)
+    diffusion.latent_bounds.copy_(torch.tensor([-4.0, 4.0]))
+    assert searcher.bind(diffusion).guidance == 1.4
+    assert diffusion.guidance == 3.5
+    assert MarginGA().bind(diffusion) is diffusion
+
+
+def test_crossover_takes_the_head_of_one_and_the_tail_of_another():
+    elite = torch.arange(4.0)[None, :, None].expand(1, 4, 10)  # individual i is all i
+    children = crossover(elite, 200, SeedRandom(0, 0, 1))[0]
+    assert bool((children[:, 0] != children[:, -1]).all())  # two distinct parents, both contribute
+    changes = (children.diff(dim=1) != 0).sum(1)
+    assert changes.tolist() == [1] * 200
+    assert set(children[:, 0].tolist()) == set(children[:, -1].tolist()) == {0.0, 1.0, 2.0, 3.0}
+
+
+# hill climbing, interpolation, perturbation
+
+
+def test_hill_climbing_goes_down_a_quadratic_and_tries_one_coordinate_at_a_time():
+    searcher = HillClimb(passes=40, step=0.3)
+    searcher.bind(Pixels(side=2))
+    assert searcher.steps == 161
+    rng, goal = SeedRandom(0, 0, 3), torch.tensor([0.1, -0.4, 0.8, 0.0])
+    state = searcher.init(Seeds(torch.zeros(3, 4), torch.zeros(3).long()), rng)
+    fitness = []
+    for step in range(searcher.steps):
+        z = searcher.ask(state)
+        moved = (z[:, 0] != state.latent).sum(1)
+        assert moved.tolist() == [int(step > 0)] * 3
+        value = (z - goal).square().sum(-1)
+        state = searcher.tell(state, Evaluation(z, z[..., :2], value, value < 0, None), rng)
+        fitness.append(state.fitness)
+    assert all(bool((b <= a).all()) for a, b in pairwise(fitness))
+    assert float(fitness[-1].max()) < 0.02
+
+
+def test_interpolation_is_exact_and_its_ends_are_the_two_images():
+    _, seeds = problem()
+    for share in (0.0, 0.25, 1.0):
+        searcher = Interpolation(share=share)
+        found = searcher.result(searcher.init(seeds, SeedRandom(0, 0, 7)))
+        torch.testing.assert_close(found, (1 - share) * seeds.latent + share * seeds.other)
+
+
+def test_interpolation_warns_of_a_model_for_another_share():
+    model = VQVAE(width=2, num_codes=4, interpolation=0.2)
+    with pytest.warns(UserWarning, match=r"λ = 0.2 and is searched at 0.1"):
+        Interpolation(share=0.1).bind(model)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Interpolation(share=0.2).bind(model)
+
+
+@torch.no_grad()
+def test_a_perturbation_of_a_stage_is_an_addition_to_its_output():
+    torch.manual_seed(0)
+    generator = CVAE(width=4).eval()
+    space = Perturbed(generator, 2)
+    z, y = torch.randn(3, 16), torch.arange(3)
+    assert torch.equal(space.decode(space.lift(z), y), generator.decode(z, y))
+    change = 0.1 * torch.randn(3, *space.latent_shape)
+    parts = [p.unflatten(1, s) for p, s in zip(change.split(space.sizes, 1), space.shapes, strict=True)]
+    hidden = torch.cat([z + parts[0], generator.embedding(y)], dim=1)
+    for i, stage in enumerate(generator.stages):
+        hidden = stage(hidden) + (parts[i + 1] if i < 2 else 0)
+    torch.testing.assert_close(space.decode(space.lift(z) + change, y), hidden.sigmoid())
+    assert not generator.stages[0]._forward_hooks
+
+
+def test_the_walk_has_steps_of_one_length_and_stays_in_its_ball():
+    searcher = ActivationPerturbation(steps=4, step_size=0.3, radius=1.0, stages=1)
+    evaluator, seeds = problem(searcher)
+    state, lengths = searcher.init(seeds, SeedRandom(0, 0, 7)), []
+    for _ in range(5):
+        moved = searcher.tell(state, evaluator.score(searcher.ask(state), seeds, True), SeedRandom(0, 0, 7))
+        lengths.append((moved.latent - seeds.latent).norm(dim=1))
+        state = moved
+    torch.testing.assert_close(lengths[0], torch.full((7,), 0.3))
+    assert float(torch.stack(lengths).max()) <= 1 + 1e-5
+
+
+def test_a_third_of_the_stages_by_default_and_no_more_than_there_are():
+    searcher = ActivationPerturbation()
+    assert len(searcher.bind(CVAE(width=4)).first) == 2  # of 4 stages, rounded up
+    with pytest.raises(InputError, match="has 2 stages to change, 3 are asked for"):
+        ActivationPerturbation(stages=3).bind(Pixels())
+    with pytest.raises(InputError, match="PixelSpace has 0 stages"):
+        ActivationPerturbation().bind(PixelSpace())
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: LatentPGD(norm="l7"), "linf, l2"),
+        (lambda: LatentPGD(restarts=0), "restarts"),
+        (lambda: MarginGA(elites=1), "elites"),
+        (lambda: MarginGA(population=10), "population"),
+        (lambda: MarginGA(extent="huge"), "low or high"),
+        (lambda: BoundaryGA(shrink=1.0), "shrink"),
+        (lambda: BoundaryGA(reset=1.0), "reset"),
+        (lambda: HillClimb(step=0.0), "step"),
+        (lambda: Interpolation(share=1.2), "between 0 and 1"),
+        (lambda: ActivationPerturbation(step_size=0.0), "step_size"),
+        (lambda: ActivationPerturbation(radius=-1.0), "radius"),
+    ],
+)
+def test_refuses_impossible_settings(make, says):
+    with pytest.raises(InputError, match=says):
+        make()

@@ -14,9 +14,10 @@ PACKAGE = ROOT / "lsgen"
 LAYERS = [
     {"errors"},
     {"types", "loggers"},
-    {"checkpoints", "data", "metrics", "objectives"},
+    {"checkpoints", "data", "metrics"},
     {"suite"},
     {"suts"},
+    {"objectives", "surprise"},
     {"generators"},
     {"search"},
     {"report", "analysis"},

@@ -1,0 +1,67 @@
+"""SINVAD's differential testing: images near a seed on which two SUTs disagree."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from lsgen.objectives import Criterion, DifferentialDistance, Disagree, Objective
+from lsgen.search.boundary_ga import BoundaryGA
+from lsgen.suts import SUT
+
+
+class Differential(BoundaryGA):
+    """Evolves images that the SUT gets wrong and another SUT does not, as near to the seed as it can.
+
+    Args:
+        other: The second SUT, e.g. ``lsgen.suts.pretrained`` with its checkpoint.
+        population: Individuals of a seed.
+        elites: How many of them live on and have children.
+        generations: Most rounds.
+        start: Standard deviation of the first population around the seed.
+        mutation: Standard deviation of mutations.
+        shrink: Factor on it in a round whose best fitness changes by less than ``progress``.
+        progress: See above.
+        smallest: A seed is done when its mutations are smaller than this.
+        reset: Probability that a coordinate of a child returns to the seed's.
+        as_published: Whether mutations shrink also while no individual counts.
+    """
+
+    def __init__(
+        self,
+        *,
+        other: SUT,
+        population: int = 50,
+        elites: int = 20,
+        generations: int = 5000,
+        start: float = 1.2,
+        mutation: float = 0.1,
+        shrink: float = 0.5,
+        progress: float = 1e-3,
+        smallest: float = 1e-3,
+        reset: float = 0.2,
+        as_published: bool = False,
+    ) -> None:
+        super().__init__(
+            population=population,
+            elites=elites,
+            generations=generations,
+            start=start,
+            mutation=mutation,
+            shrink=shrink,
+            smallest=smallest,
+            reset=reset,
+            as_published=as_published,
+        )
+        self.other, self.progress = other, progress
+
+    def objective(self, *, targeted: bool) -> Objective:
+        """Distance times how much more the first SUT believes in the label than the second."""
+        return DifferentialDistance(other=self.other)
+
+    def criterion(self, *, targeted: bool) -> Criterion:
+        """The two predict different classes."""
+        return Disagree(other=self.other)
+
+    def stagnates(self, best: Tensor, before: Tensor) -> Tensor:
+        """Whether the best fitness hardly changed, [S] bool."""
+        return (best == before) | ((before - best).abs() < self.progress)

@@ -1,0 +1,102 @@
+"""The genetic algorithm of the ICST 2025 benchmark: a random latent walk that lowers the logit margin."""
+
+from __future__ import annotations
+
+import copy
+from typing import ClassVar, Literal
+
+from torch import Tensor
+
+from lsgen.errors import InputError
+from lsgen.generators import GAN, Diffusion, Generator
+from lsgen.objectives import LogitMargin, Objective
+from lsgen.search.base import SeedRandom
+from lsgen.search.genetic import Genetic, per_seed
+
+EXTENTS = {"low": 1e-4, "high": 1e-3}  # of twice the width of the latent space
+POPULATION_GUIDANCE = 1.4  # in the published diffusion arm, whose seeds were judged at another one
+
+
+class MarginGA(Genetic):
+    """Evolves a population around each seed until the SUT is wrong.
+
+    Children mutate by normal noise of size σ in those coordinates that already differ from the seed's. σ doubles while
+    the best individual stays the best and falls back to its first value when a better one is found. All latents are
+    cut to the bounds stored in the generator. Seeds that the SUT gets wrong as they are count as not viable.
+
+    Args:
+        population: Individuals of a seed.
+        elites: How many of them live on and have children.
+        generations: Rounds; a seed that never fails counts so many iterations.
+        extent: First σ: ``low`` is 2 (max − min) / 10,000 of the latent space, ``high`` ten times that.
+        as_published: Whether to do as the published code where it differs from the paper: on a GAN, children are
+            copies of one parent, since the splice fell on an axis of size 1; on a Diffusion, the population is judged
+            at guidance 1.4, whatever that of the seeds is.
+    """
+
+    viable_seeds_only: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        *,
+        population: int = 25,
+        elites: int = 10,
+        generations: int = 250,
+        extent: Literal["low", "high"] = "low",
+        as_published: bool = False,
+    ) -> None:
+        super().__init__(population=population, elites=elites, generations=generations, as_published=as_published)
+        if extent not in EXTENTS:
+            raise InputError(f"extent must be low or high, got {extent!r}")
+        self.extent = extent
+        self._bounds: tuple[float, float] = (0.0, 0.0)
+        self._copies = False
+
+    def objective(self, *, targeted: bool) -> Objective:
+        """The logit margin."""
+        return LogitMargin(targeted=targeted)
+
+    def bind(self, generator: Generator) -> Generator:
+        """Takes bounds and first σ from the generator.
+
+        Raises:
+            InputError: Its checkpoint has no bounds.
+        """
+        bounds = generator.latent.bounds
+        if bounds is None:
+            raise InputError(
+                f"MarginGA takes its step from the bounds of the latent space, and this {type(generator).__name__} has "
+                f"none: fit it again, or load a checkpoint of `lsgen fit`"
+            )
+        self._bounds = bounds
+        self._copies = self.as_published and isinstance(generator, GAN)
+        if self.as_published and isinstance(generator, Diffusion):
+            generator = copy.copy(generator)
+            generator.guidance = POPULATION_GUIDANCE
+        return generator
+
+    @property
+    def first_size(self) -> float:
+        """δ of the paper."""
+        low, high = self._bounds
+        return 2 * (high - low) * EXTENTS[self.extent]
+
+    def place(self, latent: Tensor) -> Tensor:
+        """Cut to the bounds."""
+        return latent.clamp(*self._bounds)
+
+    def next_size(self, size: Tensor, best: Tensor, before: Tensor) -> Tensor:
+        """Twice the last one while nothing gets better, else the first."""
+        return (2 * size).where(best == before, self.first_size)
+
+    def vary(self, child: Tensor, origin: Tensor, size: Tensor, rng: SeedRandom) -> Tensor:
+        """Noise on the genes that differ from the seed's."""
+        noise = rng.normal(*child.shape[1:]) * per_seed(size, child)
+        return child + noise * (child != origin[:, None])
+
+    def cross(self, elite: Tensor, rng: SeedRandom) -> Tensor:
+        """One-point crossover; copies in the published GAN arm."""
+        if not self._copies:
+            return super().cross(elite, rng)
+        parent = (rng.uniform(self.population - self.elites) * self.elites).long()
+        return elite.take_along_dim(parent.view(*parent.shape, *[1] * (elite.dim() - 2)), dim=1)

@@ -1,0 +1,249 @@
+"""Searches of every kind through the task, on networks whose answers can be worked out by hand."""
+
+import math
+import warnings
+
+import numpy as np
+import pytest
+import torch
+
+from lsgen.data import ImageData
+from lsgen.errors import InputError
+from lsgen.objectives import ConfidentTarget, CrossEntropy, LatentDistance, Misclassified, Objective
+from lsgen.search import (
+    BoundaryGA,
+    DataSeeds,
+    Differential,
+    Interpolation,
+    LatentPGD,
+    MarginGA,
+    PairSeeds,
+    PriorSeeds,
+    RandomSampling,
+    SearchTask,
+)
+from lsgen.search.seeds import first_of_each
+from lsgen.trainer import Trainer
+from tests.toys import Linear, Pixels, write_npz
+from tests.unit.test_searchers import SEARCHERS
+
+CLASSES = 3
+
+
+@pytest.fixture
+def data(tmp_path) -> ImageData:
+    return ImageData(name="npz", path=str(write_npz(tmp_path / "data", n=60, classes=CLASSES)))
+
+
+def search(data, searcher, seeds, folder, *, sut=None, **more):
+    sut = sut or Linear(num_classes=CLASSES)
+    task = SearchTask(
+        generator=Pixels(num_classes=CLASSES),
+        sut=sut,
+        searcher=searcher,
+        seeds=seeds,
+        **{"eval_batch_size": 32, **more},
+    )
+    trainer = Trainer(default_root_dir=folder, enable_progress_bar=False, logger=False)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="the SUT reads only")
+        return trainer.search(task, datamodule=data, out=str(folder / "suite")), task
+
+
+class Asked(Linear):
+    """Counts the images that it is asked about, padding left out (the toy decoder makes padding black)."""
+
+    count = 0
+
+    def logits(self, x):
+        self.count += int((x.flatten(1).sum(1) > 0).sum())
+        return super().logits(x)
+
+
+@pytest.mark.parametrize("name", SEARCHERS)
+def test_every_searcher_makes_a_suite_and_counts_its_queries(name, data, tmp_path):
+    searcher = SEARCHERS[name]()
+    if isinstance(searcher, Differential):
+        searcher = Differential(other=Linear(num_classes=CLASSES, seed=1), population=8, elites=3, generations=6)
+    seeds = PairSeeds(others_per_class=2) if searcher.needs_other else DataSeeds(per_class=5)
+    sut = Asked(num_classes=CLASSES)
+    suite, task = search(data, searcher, seeds, tmp_path, sut=sut, block_size=7)
+    table = suite.table
+    assert suite.finished
+    assert len(table) == (12 if searcher.needs_other else 15)
+    assert table["id"].tolist() == list(range(len(table)))
+    assert not table["retired"].any()
+    sut.count = 0
+    total = 0
+    for number in range(task.num_blocks):
+        cases = task.search_block(number)
+        total += int(cases.columns["queries"].sum())
+    other = 2 if isinstance(searcher, Differential) else 1
+    seen = sut.count
+    if other == 1:
+        assert total == seen
+    else:  # the second SUT was asked as often in the loop, twice there for fitness and criterion
+        assert total > seen
+    assert suite.summary["queries"] == total
+
+
+def test_targets_each_other_class_once_and_the_escape_matrix(data, tmp_path):
+    suite, _ = search(data, LatentPGD(steps=40, radius=1.0), DataSeeds(per_class=4, target="each"), tmp_path)
+    table = suite.table
+    assert len(table) == 4 * CLASSES * (CLASSES - 1)
+    assert (table["label"] != table["target"]).all()
+    pairs = table.groupby(["label", "target"]).size()
+    assert set(pairs) == {4}
+    assert len(pairs) == CLASSES * (CLASSES - 1)
+    assert table["seed_id"].nunique() == 12
+    reached = (table["predicted"] == table["target"]).groupby([table["label"], table["target"]]).mean()
+    matrix = suite.summary["escape_rate"]
+    assert all(matrix[k][k] is None for k in range(CLASSES))
+    assert all(matrix[a][b] == pytest.approx(share) for (a, b), share in reached.items())
+    assert (table["success"] == (table["predicted"] == table["target"])).all()
+    assert table["success"].mean() > 0.8
+
+
+def test_one_target_for_all_must_not_be_the_label_of_any(data, tmp_path):
+    suite, _ = search(data, LatentPGD(steps=2), PriorSeeds(per_class=2, classes=[0, 1], target=2), tmp_path)
+    assert suite.table["target"].tolist() == [2] * 4
+    for wrong, says in ((0, "target 0 is the label"), (7, "no class 7")):
+        with pytest.raises(InputError, match=says):
+            search(data, LatentPGD(), PriorSeeds(per_class=2, classes=[0, 1], target=wrong), tmp_path / "x")
+
+
+def test_pairs_are_every_original_with_others_of_every_other_class(data, tmp_path):
+    seeds = PairSeeds(per_class=2, others_per_class=3)
+    suite, _ = search(data, Interpolation(share=0.4), seeds, tmp_path, block_size=10)
+    table = suite.table
+    assert len(table) == 2 * CLASSES * 3 * (CLASSES - 1)
+    assert (table["label"] != table["other_label"]).all()
+    assert set(table.groupby(["seed_id", "other_label"]).size()) == {3}
+    own = data["test"].images[table["source_index"].to_numpy("int64")].float().flatten(1) / 255
+    other = data["train"].images[table["other_index"].to_numpy("int64")].float().flatten(1) / 255
+    assert (data["train"].labels[table["other_index"].to_numpy("int64")].numpy() == table["other_label"]).all()
+    np.testing.assert_allclose(suite.latents, 0.6 * own + 0.4 * other, atol=1e-6)
+    # an original is judged once in each block that holds some of its cases, a mixture always
+    blocks = table.assign(block=table["id"] // 10).groupby(["block", "seed_id"]).ngroups
+    assert suite.summary["queries"] == len(table) + blocks
+    assert suite.summary["label_diversity"] is None or suite.summary["label_diversity"] <= CLASSES - 1
+
+
+class NaNFor(Objective):
+    """No number for seeds of one label once they have moved."""
+
+    def __init__(self, *, label: int) -> None:
+        self.label = label
+
+    def __call__(self, candidates):
+        moved = (candidates.latent != candidates.origin).flatten(1).any(1)
+        value = CrossEntropy()(candidates)
+        return value.where(~(moved & (candidates.label == self.label)), math.nan)
+
+
+def test_a_fitness_that_is_no_number_retires_its_seed_only(data, tmp_path):
+    searcher, seeds = LatentPGD(steps=5), DataSeeds(per_class=4)
+    suite, _ = search(data, searcher, seeds, tmp_path / "a", objective=NaNFor(label=1))
+    whole, _ = search(data, searcher, seeds, tmp_path / "b")
+    broken = suite.table["label"] == 1
+    assert (suite.table["retired"] == broken).all()
+    assert suite.summary["retired"] == 4
+    assert (suite.table["queries"] == [3 if b else 7 for b in broken]).all()
+    assert np.array_equal(suite.array("latent")[broken], suite.array("seed_latent")[broken])
+    assert np.array_equal(suite.array("latent")[~broken], whole.array("latent")[~broken])
+
+
+def test_a_seed_that_is_done_costs_nothing_more(data, tmp_path):
+    searcher = BoundaryGA(population=8, elites=3, generations=200, smallest=0.05)
+    suite, _ = search(data, searcher, DataSeeds(per_class=4), tmp_path)
+    assert (suite.table["queries"] < 2 + 8 + 199 * 5).all()
+    early, _ = search(data, LatentPGD(steps=50, radius=1.0, early_stop=True), DataSeeds(per_class=4), tmp_path / "e")
+    table = early.table
+    hit = table["success"] & (table["iterations"] > 0)
+    assert hit.any()
+    assert (table["queries"][hit] == table["iterations"][hit] + 3).all()  # the seed, every look up to success, the end
+
+
+def test_a_seed_at_the_boundary_needs_one_step(tmp_path):
+    sut = Linear()
+    sut.layer.weight.data.copy_(torch.stack([torch.ones(16), -torch.ones(16)]))
+    sut.layer.bias.data.copy_(torch.tensor([-8.0, 8.0]))
+    folder = tmp_path / "data"
+    folder.mkdir()
+    images = np.full((8, 4, 4), 128, np.uint8)  # just on the bright side of the boundary at 127.5
+    for part in ("train", "test"):
+        np.savez(folder / f"{part}.npz", images=images, labels=np.array([0, 1] * 4))
+    task = SearchTask(
+        generator=Pixels(), sut=sut, searcher=LatentPGD(early_stop=True), eval_batch_size=32,
+        seeds=DataSeeds(per_class=2, classes=[0]),
+    )  # fmt: skip
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="the SUT reads only")
+        suite = Trainer(default_root_dir=tmp_path, enable_progress_bar=False, logger=False).search(
+            task, datamodule=ImageData(name="npz", path=str(folder)), out=str(tmp_path / "s")
+        )
+    assert suite.table["iterations"].tolist() == [1, 1]
+    assert suite.table["failed"].all()
+
+
+def test_budgets_end_a_search_between_blocks_and_it_goes_on_later(data, tmp_path):
+    args = {"block_size": 3, "searcher": LatentPGD(steps=30, radius=1.0), "seeds": DataSeeds(per_class=5)}
+    suite, _ = search(data, folder=tmp_path, max_failures=4, **args)
+    assert suite.manifest["stopped_by"] == "max_failures"
+    assert not suite.manifest["finished"]
+    assert 4 <= suite.count_failures() < 4 + 3
+    slow, _ = search(data, folder=tmp_path, max_seconds=1e-9, **args)
+    assert slow.manifest["stopped_by"] == "max_seconds"
+    assert len(slow.table) == len(suite.table)
+    whole, _ = search(data, folder=tmp_path, **args)
+    assert whole.finished
+    assert whole.manifest["stopped_by"] is None
+    straight, _ = search(data, folder=tmp_path / "straight", **args)
+    assert (whole.path / "cases.parquet").read_bytes() == (straight.path / "cases.parquet").read_bytes()
+
+
+def test_another_second_sut_is_another_suite(data, tmp_path):
+    suites = [
+        search(
+            data,
+            Differential(other=Linear(num_classes=CLASSES, seed=seed), population=8, elites=3, generations=2),
+            DataSeeds(per_class=1),
+            tmp_path / str(seed),
+        )[0]
+        for seed in (1, 2)
+    ]
+    assert suites[0].manifest["identity"] != suites[1].manifest["identity"]
+    assert "Differential.other" in suites[0].manifest
+
+
+@pytest.mark.parametrize(
+    ("parts", "says"),
+    [
+        ({"searcher": LatentPGD(), "sut": Linear(num_classes=CLASSES, differentiable=False)}, "black box"),
+        ({"searcher": LatentPGD(), "objective": LatentDistance()}, "LatentDistance has none to follow"),
+        ({"searcher": LatentPGD(), "objective": ConfidentTarget()}, "set seeds.target"),
+        (
+            {
+                "searcher": LatentPGD(),
+                "seeds": DataSeeds(target="each"),
+                "objective": CrossEntropy(),
+                "criterion": Misclassified(),
+            },
+            "set targeted: true",
+        ),
+        ({"searcher": Interpolation()}, "use PairSeeds"),
+        ({"searcher": RandomSampling(), "seeds": PairSeeds()}, "use DataSeeds"),
+        ({"searcher": MarginGA(), "max_failures": 0}, "max_failures"),
+    ],
+)
+def test_parts_that_cannot_work_together_are_refused_at_once(parts, says):
+    usual = {"generator": Pixels(num_classes=CLASSES), "sut": Linear(num_classes=CLASSES), "seeds": DataSeeds()}
+    with pytest.raises(InputError, match=says):
+        SearchTask(**usual | parts)
+
+
+def test_first_of_each_keeps_the_earliest():
+    key = torch.tensor([5, 3, 5, 3, 9])
+    first, again = first_of_each(key)
+    assert torch.equal(key[first][again], key)
+    assert first.tolist() == [1, 0, 4]
