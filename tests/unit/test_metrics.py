@@ -63,6 +63,8 @@ def table(**columns) -> pd.DataFrame:
         "iterations": [1] * n,
         "queries": [2] * n,
         "backward_queries": [1] * n,
+        "retired": [False] * n,
+        "target": pd.array([None] * n, dtype="Int64"),
     }
     frame = pd.DataFrame({**base, **columns})
     return frame.assign(failed=frame["predicted"] != frame["label"])
@@ -77,6 +79,11 @@ def test_summary_by_hand():
     assert s["mse"] is None
     assert (s["queries"], s["backward_queries"], s["queries_per_second"]) == (8, 4, 4.0)
     assert s["per_class"]["1"]["failure_rate"] == 0.5
+
+
+def test_with_targets_the_escape_rate_is_that_of_attempts():
+    s = summarise(table(label=[0, 0, 0, 1], predicted=[1, 2, 2, 1], target=[1, 1, 2, 0]), 3, seconds=1.0)
+    assert s["escape_rate"] == [[None, 0.5, 1.0], [0.0, None, None], [None, None, None]]
 
 
 def test_seeds_that_are_not_viable_count_in_seed_viability_only():

@@ -22,7 +22,7 @@ def cases(block: int, n: int = 5) -> Cases:
     ids = torch.arange(n) + block * n
     columns = dict.fromkeys(REQUIRED, ids % 4) | {"id": ids, "seed_id": ids}
     columns |= {name: torch.rand(n) for name in ("seed_p_true", "p_true", "boundary_gap")}
-    columns |= {name: torch.ones(n, dtype=torch.bool) for name in ("viable", "failed", "success")}
+    columns |= {name: torch.ones(n, dtype=torch.bool) for name in ("viable", "failed", "success", "retired")}
     arrays = {
         "seed_latent": torch.randn(n, 3),
         "latent": torch.full((n, 3), float(block)),

@@ -4,7 +4,7 @@ import torch
 
 from lsgen.objectives import Both, Misclassified
 from lsgen.search import LatentPGD, PriorSeeds
-from lsgen.types import Candidates, SearchState, describe, from_uint8, round8, to_uint8
+from lsgen.types import Seeds, describe, from_uint8, round8, to_uint8
 
 
 def test_round8_is_exactly_what_is_stored_and_read_back():
@@ -28,7 +28,15 @@ def test_describe_nests_components_and_turns_paths_and_tuples_into_plain_data():
     described = describe({"searcher": LatentPGD(steps=3), "path": Path("a/b"), "shape": (1, 2)})
     assert described["searcher"] == {
         "class": "LatentPGD",
-        "args": {"steps": 3, "step_size": 0.05, "radius": 0.5, "early_stop": False},
+        "args": {
+            "steps": 3,
+            "step_size": 0.05,
+            "radius": 0.5,
+            "norm": "linf",
+            "momentum": 0.0,
+            "restarts": 1,
+            "early_stop": False,
+        },
     }
     assert described["path"] == "a/b"
     assert described["shape"] == [1, 2]
@@ -40,17 +48,9 @@ def test_every_component_keeps_its_arguments_under_their_names():
         assert rebuilt["class"] == type(component).__name__
 
 
-def test_state_take_cuts_every_field():
-    from lsgen.search.pgd import PGDState
-
-    state = PGDState(origin=torch.arange(6.0).view(3, 2), delta=torch.ones(3, 2))
-    part: SearchState = state.take(torch.tensor([2, 0]))
-    assert part.origin.tolist() == [[4.0, 5.0], [0.0, 1.0]]
-    assert part.delta.shape == (2, 2)
-
-
-def test_criteria_compose():
-    c = Candidates(
-        torch.zeros(2, 1), torch.zeros(2, 1, 1, 1), torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.zeros(2).long()
-    )
-    assert (Misclassified() & Misclassified())(c).tolist() == [False, True]
+def test_take_cuts_every_field_and_leaves_out_what_is_not_there():
+    seeds = Seeds(latent=torch.arange(6.0).view(3, 2), label=torch.tensor([7, 8, 9]))
+    part = seeds.take(torch.tensor([2, 0]))
+    assert part.latent.tolist() == [[4.0, 5.0], [0.0, 1.0]]
+    assert part.label.tolist() == [9, 7]
+    assert part.target is None
