@@ -84,6 +84,17 @@ def read(path: str | Path) -> dict[str, Any]:
     return content
 
 
+def check_class(path: str | Path, module: nn.Module) -> None:
+    """Refuses the checkpoint of another class than ``module`` is of.
+
+    Raises:
+        InputError: It is one.
+    """
+    about, own = read(path).get(KEY), type(module).__name__
+    if isinstance(about, dict) and about["class"] != own:
+        raise InputError(f"--ckpt_path {path} holds a {about['class']}, and the model of this configuration is a {own}")
+
+
 def weights_sha256(module: nn.Module) -> str:
     """SHA-256 over the names, types, shapes and bytes of all weights, wherever the file lies."""
     digest = hashlib.sha256()

@@ -119,6 +119,8 @@ class LsgenCLI(LightningCLI):
         fresh = not settings.model.class_path.endswith(".pretrained") and is_overridden("training_step", self.model)
         if command in ("validate", "test") and fresh and settings.ckpt_path is None:
             raise InputError(f"`lsgen {command}` would measure an untrained model: give --ckpt_path, its best.ckpt")
+        if settings.get("ckpt_path") not in (None, "best", "last", "hpc"):
+            checkpoints.check_class(settings.ckpt_path, self.model)
         self.ready = True
 
     def after_fit(self) -> None:

@@ -34,7 +34,7 @@ class Generator(checkpoints.SavedModule):
     role = "generator"
     conditional: ClassVar[bool] = True
     encodes: ClassVar[bool] = False
-    has_prior: ClassVar[bool] = True
+    has_prior: bool = True
     image_shape: tuple[int, int, int]
     num_classes: int
     latent_bounds: Tensor

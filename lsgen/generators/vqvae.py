@@ -80,7 +80,6 @@ class VQVAE(Generator):
 
     conditional: ClassVar[bool] = False
     encodes: ClassVar[bool] = True
-    has_prior: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -115,6 +114,7 @@ class VQVAE(Generator):
         self.revive_after, self.lr, self.lr_discriminator = revive_after, lr, lr_discriminator
         self.lr_decay_epochs, self.gradient_clip = lr_decay_epochs, gradient_clip
         self._check()
+        self.has_prior = quantiser == "none"  # a plain VAE has one, codes have none
         self.automatic_optimization = False  # two optimizers take turns
         self.codebook = Codebook(num_codes, embedding_dim, revive_after) if quantiser == "codebook" else None
         outputs = embedding_dim if quantiser == "codebook" else 2 * embedding_dim

@@ -7,8 +7,10 @@ from scipy.stats import norm
 from lsgen import checkpoints, generators
 from lsgen.data import ImageData
 from lsgen.errors import InputError
-from lsgen.generators import CVAE, GAN, VAE, Diffusion, Generator
+from lsgen.generators import CVAE, GAN, VAE, VQVAE, Diffusion, Generator, PixelSpace
 from lsgen.generators.autoencoder import kl_to_standard_normal
+from lsgen.trainer import Trainer
+from tests.toys import write_npz
 
 FAMILIES = {
     "cvae 28": lambda: CVAE(width=4),
@@ -26,6 +28,19 @@ FAMILIES = {
     "gan resnet 64 rgb": lambda: GAN(architecture="resnet", image_shape=(3, 64, 64), num_classes=3, width=2),
     "diffusion": lambda: Diffusion(channels=(8, 16), steps=3),
     "diffusion 32 rgb": lambda: Diffusion(image_shape=(3, 32, 32), num_classes=4, channels=(8, 8), steps=2, patch=4),
+    "vqvae": lambda: VQVAE(width=4, num_codes=8, embedding_dim=3),
+    "vqvae 32 rgb": lambda: VQVAE(image_shape=(3, 32, 32), num_classes=4, width=4, num_codes=8, embedding_dim=3),
+    "vqvae without codes": lambda: VQVAE(width=4, embedding_dim=3, quantiser="none", discriminators=False),
+    "pixels": lambda: PixelSpace(),
+}
+# small enough to be trained for a step
+SMALL = {
+    "cvae": lambda: CVAE(image_shape=(1, 16, 16), num_classes=2, width=4),
+    "vae": lambda: VAE(image_shape=(1, 16, 16), num_classes=2, hidden=16, latent_dim=3),
+    "vqvae": lambda: VQVAE(image_shape=(1, 16, 16), num_classes=2, width=4, num_codes=8, pretrain_epochs=0),
+    "gan cdcgan": lambda: GAN(image_shape=(1, 16, 16), num_classes=2, width=4),
+    "gan resnet": lambda: GAN(architecture="resnet", image_shape=(1, 16, 16), num_classes=2, width=4),
+    "diffusion": lambda: Diffusion(image_shape=(1, 16, 16), num_classes=2, channels=(8, 8), steps=2),
 }
 
 
@@ -36,8 +51,10 @@ def generator(request) -> Generator:
 
 
 def latents(generator: Generator, n: int = 6):
-    y = torch.arange(n) % generator.num_classes
-    return generator.sample_prior(n, y, torch.Generator().manual_seed(0)), y
+    y, rng = torch.arange(n) % generator.num_classes, torch.Generator().manual_seed(0)
+    if generator.has_prior:
+        return generator.sample_prior(n, y, rng), y
+    return generator.encode(torch.rand(n, *generator.image_shape, generator=rng), y).detach(), y
 
 
 @torch.no_grad()
@@ -48,11 +65,19 @@ def test_decodes_to_images_in_range(generator):
     assert float(x.max()) <= 1
 
 
-def test_latent_spec_tells_the_shape(generator):
+def test_latent_spec_tells_the_shape_and_the_kind(generator):
     z, _ = latents(generator)
     assert z.shape[1:] == generator.latent.shape
-    assert generator.latent.kind == "normal"
-    assert generator.latent.bounds is None
+    assert (generator.latent.kind == "normal") == generator.has_prior
+    assert generator.latent.kind in ("normal", "codes", "pixels")
+    if generator.latent.kind != "pixels":  # whose bounds hold for all images; others learn theirs
+        assert generator.latent.bounds is None
+
+
+def test_samples_its_prior_or_says_that_it_cannot(generator):
+    if not generator.has_prior:
+        with pytest.raises(InputError, match="DataSeeds"):
+            generator.sample_prior(1, torch.tensor([0]), torch.Generator())
 
 
 def test_encodes_to_latents_or_says_that_it_cannot(generator):
@@ -101,9 +126,27 @@ def test_survives_a_checkpoint(generator, tmp_path):
     torch.save({"state_dict": generator.state_dict(), checkpoints.KEY: about}, tmp_path / "g.ckpt")
     again = generators.pretrained(tmp_path / "g.ckpt")
     assert torch.equal(again.decode(*latents(generator)), generator.decode(*latents(generator)))
-    assert again.latent.bounds == (-3.0, 4.0)
-    assert again.clamp(torch.tensor([-9.0, 9.0])).tolist() == [-3.0, 4.0]
+    bounds = (0.0, 1.0) if generator.latent.kind == "pixels" else (-3.0, 4.0)
+    assert again.latent.bounds == bounds
+    assert tuple(again.clamp(torch.tensor([-9.0, 9.0])).tolist()) == bounds
     assert checkpoints.weights_sha256(again) == checkpoints.weights_sha256(generator)
+
+
+@pytest.mark.parametrize("make", SMALL.values(), ids=SMALL)
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
+def test_trains_in_full_and_in_mixed_precision(make, precision, tmp_path):
+    torch.manual_seed(0)
+    generator = make()
+    before = {k: v.clone() for k, v in generator.named_parameters() if v.requires_grad}
+    data = ImageData(name="npz", path=str(write_npz(tmp_path / "data", side=16)), batch_size=16)
+    quiet = {"enable_progress_bar": False, "enable_model_summary": False, "logger": False}
+    trainer = Trainer(default_root_dir=tmp_path, max_epochs=1, precision=precision, num_sanity_val_steps=0, **quiet)
+    trainer.fit(generator, datamodule=data)
+    after = dict(generator.named_parameters())
+    assert any(not torch.equal(after[k], before[k]) for k in before)
+    assert all(bool(p.isfinite().all()) for p in after.values())
+    again = generators.pretrained(tmp_path / "best.ckpt")
+    assert torch.equal(again.decode(*latents(again)), generator.eval().decode(*latents(again)))
 
 
 def test_kl_matches_an_estimate_by_sampling():
