@@ -57,10 +57,6 @@ BAD = {
     "wrong choice": (["!search", "--model.seeds.distribution=flat"], ["distribution", "'uniform'"]),
     "trainer key": (["!search", "--trainer.devicez=2"], ["devicez"]),
     "missing keys": (["search", "--model=SearchTask", "--data=ImageData"], ["model", "generator", "sut"]),
-    "another family": (
-        ["validate", "--config={trained}/sut/config.yaml", "--ckpt_path={trained}/cvae/best.ckpt"],
-        ["holds a CVAE", "is a Classifier"],
-    ),
     "no target": (["@search", "--model.objective=ConfidentTarget"], ["ConfidentTarget", "seeds.target"]),
     "target is a label": (["@search", "--model.seeds.target=3"], ["target 3 is the label"]),
     "lambda": (["@search", "--model.searcher=Interpolation", "--model.searcher.share=1.5"], ["between 0 and 1"]),
@@ -94,7 +90,12 @@ BAD = {
     "network name": (["!fit", "--model.network=lent5"], ["lent5", "mnist_cnn"]),
     "model and data differ": (["!fit", "--model.num_classes=9", *QUIET], ["9 classes", "10"]),
     "no checkpoint to test": (["!test", "--ckpt_path=none.ckpt"], ["none.ckpt"]),
-    "checkpoint of another model": (["!test", "--ckpt_path={trained}/cvae/best.ckpt"], ["does not fit"]),
+    "checkpoint of another model": (
+        ["!test", "--ckpt_path={trained}/cvae/best.ckpt"], ["holds a CVAE", "is a Classifier"],
+    ),
+    "checkpoint of another network": (
+        ["!test", "--model.network=lenet5", "--ckpt_path={trained}/sut/best.ckpt"], ["does not fit"],
+    ),
     "quickstart into a file": (["quickstart", "--out={tmp}/file.txt"], ["file.txt"]),
 }  # fmt: skip
 
