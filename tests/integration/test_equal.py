@@ -1,6 +1,7 @@
 """The same suite, bit for bit: in one process or two, killed or not."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,6 +13,10 @@ from safetensors.numpy import load_file
 
 from lsgen import load_suite
 from lsgen.cli import main
+from tests.conftest import ROOT
+from tests.integration import every_search
+from tests.toys import write_npz
+from tests.unit.test_searchers import SEARCHERS
 
 
 def check_equal(a, b):
@@ -83,6 +88,33 @@ def test_two_processes_write_the_suite_of_one(search_args, small, reference, tmp
     assert process.returncode == 0, output
     check_equal(reference, out)
     assert load_suite(out).summary["failure_rate"] == load_suite(reference).summary["failure_rate"]
+
+
+@pytest.fixture(scope="module")
+def every(tmp_path_factory):
+    """A suite of every searcher, made in one go by one process, and the data it was made with."""
+    folder = tmp_path_factory.mktemp("every")
+    data = write_npz(folder / "data", n=60, classes=3)
+    every_search.run(data, folder / "one")
+    return folder
+
+
+def test_every_searcher_does_the_same_in_two_processes(every):
+    command = [sys.executable, "-m", "tests.integration.every_search", every / "data", every / "two", "2"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=400, check=False, cwd=ROOT)
+    assert done.returncode == 0, done.stderr[-3000:]
+    for name in SEARCHERS:
+        check_equal(every / "one" / name, every / "two" / name)
+
+
+def test_every_searcher_does_the_same_when_it_goes_on_after_a_loss(every):
+    shutil.copytree(every / "one", every / "again")
+    for name in SEARCHERS:
+        for number in (0, 2):  # as if the process had been killed before they were written
+            (every / "again" / name / f"parts/block-{number:05d}.parquet").unlink()
+    every_search.run(every / "data", every / "again")
+    for name in SEARCHERS:
+        check_equal(every / "one" / name, every / "again" / name)
 
 
 @pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM])
