@@ -92,7 +92,7 @@ class Suite:
         """One row a case, in block order; missing values are NA."""
         if self.finished:
             self._check_whole()
-            joined = pq.read_table(self.path / "cases.parquet")
+            joined = pq.read_table(self.path / "cases.parquet", schema=SCHEMA)  # columns of later versions are null
         else:
             joined = pa.concat_tables([SCHEMA.empty_table(), *(self._part(n) for n in self.blocks)])
         return _to_pandas(joined)

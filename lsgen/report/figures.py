@@ -9,18 +9,20 @@ import numpy as np
 from lsgen.suite import Suite
 
 
-def failure_gallery(suite: Suite, file: str | Path, per_class: int = 4) -> Path:
+def failure_gallery(suite: Suite, file: str | Path, per_class: int = 4, classes: int = 12) -> Path:
     """Draws, for each class, its first failures beside the seeds they come from; captions say what the SUT read.
 
     Args:
         suite: Any suite with at least one block.
         file: PNG or SVG to write.
         per_class: Pairs for each class.
+        classes: At most so many classes, spread evenly over those that the suite has.
     """
     from matplotlib.figure import Figure
 
     table, images, seeds = suite.table, suite.images, suite.array("seed_image")
     labels = sorted(int(k) for k in table["label"].unique())
+    labels = [labels[i] for i in np.linspace(0, len(labels) - 1, min(classes, len(labels))).astype(int)]
     figure = Figure(figsize=(per_class * 2.1, len(labels) * 1.15), layout="constrained")
     axes = figure.subplots(len(labels), 2 * per_class, squeeze=False)
     for axis in axes.flat:
