@@ -18,5 +18,5 @@ def test_the_searcher_of_the_contributing_guide_works():
     drift = space["Drift"](steps=30)
     found = drift.result(run(drift, evaluator, seeds, SeedRandom(0, 0, 7)))
     with torch.no_grad():
-        before, after = (evaluator.score(z[:, None], seeds.label, False).fitness for z in (seeds.latent, found))
+        before, after = (evaluator.score(z[:, None], seeds, False).fitness for z in (seeds.latent, found))
     assert bool((after < before).all())

@@ -374,7 +374,7 @@ def test_checkpoint_opens_with_bounds_and_gives_the_same_images(data, tmp_path):
     assert again.latent.bounds == pytest.approx((float(z.min()), float(z.max())), rel=1e-4)
     assert torch.equal(again.decode(z, y), model.eval().decode(z, y))
     assert again.interpolation == 0.3
-    assert int(again.codebook.idle.max()) <= 100
+    assert int(again.codebook.idle.max()) <= 3  # steps so far
 
 
 @torch.no_grad()
