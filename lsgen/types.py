@@ -83,6 +83,21 @@ class SearchState(Rows):
     """What a searcher knows, the seed axis first, so that any subset of seeds can go on alone."""
 
 
+class _Cut(torch.autograd.Function):
+    """Cuts to [0, 1] going forward, passes gradients unchanged going back.
+
+    From torch 2.14, ``clamp`` has no gradient at its bounds: most pixels of a digit, black or white, could never move.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, z: Tensor) -> Tensor:
+        return z.clamp(0, 1)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        return grads[0]
+
+
 class _Round8(torch.autograd.Function):
     """Rounds to 8 bits going forward, passes gradients unchanged going back."""
 
@@ -114,6 +129,19 @@ def round8(image: Tensor) -> Tensor:
     """
     rounded: Tensor = _Round8.apply(image)
     return rounded
+
+
+def cut(x: Tensor) -> Tensor:
+    """Images cut to [0, 1] going forward; gradients pass unchanged going back.
+
+    Example:
+        >>> x = torch.tensor([-1.0, 0.5, 2.0], requires_grad=True)
+        >>> cut(x).sum().backward()
+        >>> x.grad
+        tensor([1., 1., 1.])
+    """
+    image: Tensor = _Cut.apply(x)
+    return image
 
 
 def describe(obj: Any) -> Any:

@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 from lsgen.errors import InputError
 from lsgen.generators.base import Generator
 from lsgen.generators.ema import follow
-from lsgen.generators.pixels import cut
+from lsgen.types import cut
 
 NOISE_LEVELS = 1000  # of the forward process
 WARMUP = 500  # steps over which the learning rate rises

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from lsgen.data import ImageData
 from lsgen.errors import InputError
 from lsgen.generators.base import Generator
-from lsgen.types import LatentSpec
+from lsgen.types import LatentSpec, cut
 
 
 class PixelSpace(Generator):
@@ -66,31 +64,3 @@ class PixelSpace(Generator):
 
     def measure_bounds(self, data: ImageData) -> None:
         """Leaves [0, 1]: these bounds hold for all images, whatever the first thousand reach."""
-
-
-def cut(x: Tensor) -> Tensor:
-    """Images cut to [0, 1] going forward; gradients pass unchanged going back.
-
-    Example:
-        >>> x = torch.tensor([-1.0, 0.5, 2.0], requires_grad=True)
-        >>> cut(x).sum().backward()
-        >>> x.grad
-        tensor([1., 1., 1.])
-    """
-    image: Tensor = _Cut.apply(x)
-    return image
-
-
-class _Cut(torch.autograd.Function):
-    """Cuts to [0, 1] going forward, passes gradients unchanged going back.
-
-    From torch 2.14, ``clamp`` has no gradient at its bounds: most pixels of a digit, black or white, could never move.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, z: Tensor) -> Tensor:
-        return z.clamp(0, 1)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Tensor:
-        return grads[0]

@@ -24,7 +24,7 @@ from lsgen.objectives import Criterion, Objective
 from lsgen.search.base import Searcher, SeedRandom
 from lsgen.search.callbacks import SearchCallback, StepInfo
 from lsgen.search.cases import Cases, Outcome, tabulate
-from lsgen.search.evaluator import Evaluator, Judged
+from lsgen.search.evaluator import Evaluator, Judged, use_channels_last
 from lsgen.search.seeds import Block, Plan, SeedSource, first_of_each
 from lsgen.suts import SUT
 from lsgen.types import Evaluation, Seeds, describe
@@ -48,9 +48,14 @@ class SearchTask(LightningModule):
         block_size: Seeds that are searched and written together.
         eval_batch_size: Images in one pass through the networks, a multiple of 32, or ``auto``: a few sizes are tried
             and the fastest is taken.
+        channels_last: Whether convolutions are laid out for speed; where a SUT's code cannot take it, they are not.
+        compile: Whether decoder and SUT are compiled: a minute's wait, then faster; suites are no longer equal bit for
+            bit between runs.
         max_seconds: Time after which no further block is begun; running the search again goes on.
         max_failures: Failures, over all processes, after which no further block is begun.
     """
+
+    compile: bool  # type: ignore[assignment]  # nn.Module's method of this name is not used
 
     def __init__(
         self,
@@ -63,6 +68,8 @@ class SearchTask(LightningModule):
         criterion: Criterion | None = None,
         block_size: int = 500,
         eval_batch_size: int | Literal["auto"] = "auto",
+        channels_last: bool = True,
+        compile: bool = False,
         max_seconds: float | None = None,
         max_failures: int | None = None,
     ) -> None:
@@ -86,7 +93,11 @@ class SearchTask(LightningModule):
         self.max_seconds, self.max_failures = max_seconds, max_failures
         check_fit(searcher, self.objective, self.criterion, sut, seeds)
         self.space = searcher.bind(generator)
-        self.evaluator = Evaluator(self.space, sut, self.objective, self.criterion)
+        self.channels_last, self.compile = channels_last, compile
+        if channels_last:
+            use_channels_last(generator, lambda: None)
+            use_channels_last(sut, lambda: sut.eval().logits(torch.zeros(2, *sut.image_shape, device=sut.device)))
+        self.evaluator = Evaluator(self.space, sut, self.objective, self.criterion, compile=compile)
         self.failure_rate = FailureRate(sync_on_compute=False)  # live, this process; the summary has the final ones
         self.mean_p_true = MeanTrueProbability(sync_on_compute=False)
         self.pending: list[int] = []  # blocks still to do
@@ -119,7 +130,16 @@ class SearchTask(LightningModule):
 
     def identity(self) -> str:
         """A hash of everything that decides the cases: weights, data, seeds, searcher, objective, sizes, seed."""
-        parts = ("searcher", "seeds", "objective", "criterion", "block_size", "eval_batch_size")
+        parts = (
+            "searcher",
+            "seeds",
+            "objective",
+            "criterion",
+            "block_size",
+            "eval_batch_size",
+            "channels_last",
+            "compile",
+        )
         content = {name: describe(getattr(self, name)) for name in parts}
         content |= {"generator settings": self.generator.settings(), "SUT settings": self.sut.settings()}
         content |= {"weights": self.weights(), "data": self.data.fingerprint, "seed": self.seed}

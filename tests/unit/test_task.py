@@ -216,6 +216,42 @@ def test_another_second_sut_is_another_suite(data, tmp_path):
     assert "Differential.other" in suites[0].manifest
 
 
+class Viewing(Linear):
+    """Foreign code that cannot take another memory layout."""
+
+    def __init__(self, *, side: int = 4, num_classes: int = 3) -> None:
+        super().__init__(side=side, num_classes=num_classes)
+        self.conv = torch.nn.Sequential(torch.nn.Conv2d(1, 2, 3, padding=1), torch.nn.Conv2d(2, 2, 3, padding=1))
+        self.last = torch.nn.Linear(2 * side * side, num_classes)
+
+    def logits(self, x):
+        hidden = self.conv(x)
+        return self.last(hidden.view(len(x), -1))
+
+
+class Flattening(Viewing):
+    """The same written so that it can."""
+
+    def logits(self, x):
+        return self.last(self.conv(x).flatten(1))
+
+
+def test_convolutions_are_laid_out_for_speed_where_the_sut_can_take_it():
+    for sut, wanted in ((Flattening(), True), (Viewing(), False)):
+        before = sut.logits(torch.ones(2, 1, 4, 4))
+        SearchTask(generator=Pixels(num_classes=3), sut=sut, searcher=RandomSampling(), seeds=PriorSeeds())
+        assert sut.conv[1].weight.is_contiguous(memory_format=torch.channels_last) == wanted
+        torch.testing.assert_close(sut.logits(torch.ones(2, 1, 4, 4)), before)
+
+
+def test_compiling_reaches_decoder_and_sut(monkeypatch):
+    compiled = []
+    monkeypatch.setattr(torch, "compile", lambda function: compiled.append(function.__name__) or function)
+    parts = {"generator": Pixels(num_classes=CLASSES), "sut": Linear(num_classes=CLASSES), "seeds": DataSeeds()}
+    SearchTask(**parts, searcher=RandomSampling(), compile=True)
+    assert compiled == ["decode", "logits"]
+
+
 @pytest.mark.parametrize(
     ("parts", "says"),
     [
