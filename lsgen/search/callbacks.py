@@ -108,7 +108,7 @@ class Preflight(SearchCallback):
         print(f"failure rate of the seeds themselves: {_seeds_failure_rate(task)}")
         print(
             f"{type(searcher).__name__}: {seeds:,} seeds in {task.num_blocks} blocks ({len(task.pending)} to do), "
-            f"{searcher.steps} steps each, batches of {task.chunk}; about {_estimate(task, trainer.world_size)}"
+            f"{searcher.steps} steps each, batches of {task.chunk}; at most {_estimate(task, trainer.world_size)}"
         )
         if readable < READABLE and task.generator.latent.kind != "pixels":  # an image itself is no generator's fault
             rank_zero_warn(
