@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from lsgen.search.task import SearchTask
 
 LOOK = 1000  # seeds, samples and test images that are looked at before the first step
+EVERY = 10  # rounds between two live reports to the loggers
 READABLE = 0.9  # share of plain samples that the SUT must read for its failures to mean something
 PACKAGES = ("lsgen", "torch", "torchvision", "lightning", "torchmetrics", "safetensors", "pyarrow", "numpy")
 
@@ -76,10 +77,11 @@ class SearchProgress(TQDMProgressBar, SearchCallback):
         self.predict_progress_bar.set_description(self.predict_description, refresh=False)
 
     def on_search_step_end(self, trainer: Trainer, task: SearchTask, info: StepInfo) -> None:
-        """Shows how many seeds have a success in this step."""
+        """Shows how many of the active seeds have a success in this step, and the best fitness."""
         if self.is_enabled:
-            hits = info.evaluation.success.any(dim=1)
-            self._show(task, step=f"{info.step}/{info.steps}", hits=f"{int(hits.sum())}/{len(hits)}")
+            hits, best = info.evaluation.success.any(dim=1), float(info.evaluation.fitness.amin())
+            more = {"hits": f"{int(hits.sum())}/{len(hits)}", "best": f"{best:.3g}"}
+            self._show(task, step=f"{info.step}/{info.steps}", **more)
 
     def on_search_batch_end(self, trainer: Trainer, task: SearchTask, cases: Cases) -> None:
         """Shows the failure rate with this block in it."""
@@ -166,27 +168,45 @@ def duration(seconds: float) -> str:
 
 
 class SearchLogging(SearchCallback):
-    """Hands live and final numbers to the loggers, under the names of the summary."""
+    """Hands live and final numbers to the loggers, under the names of the summary.
+
+    The logger's step counts the rounds and blocks of this process, so that it only ever grows.
+    """
 
     def __init__(self, writer: SuiteWriter) -> None:
         self.writer = writer
+        self.step = 0
+
+    def on_search_step_end(self, trainer: Trainer, task: SearchTask, info: StepInfo) -> None:
+        """Active seeds, those with a success in this round, and their mean best fitness, every tenth round."""
+        self.step += 1
+        if info.step % EVERY == 1 and trainer.loggers:
+            evaluation = info.evaluation
+            best = evaluation.fitness.amin(dim=1)
+            hits = int(evaluation.success.any(dim=1).sum())
+            numbers: dict[str, float] = {"active_seeds": len(best), "hits": hits}
+            if bool(best.isfinite().any()):
+                numbers["best_fitness"] = float(best[best.isfinite()].mean())
+            self._log(trainer, numbers)
 
     def on_search_batch_end(self, trainer: Trainer, task: SearchTask, cases: Cases) -> None:
         """Failure rate and mean true-class probability of this process so far."""
+        self.step += 1
         live = {"failure_rate": task.failure_rate, "mean_p_true": task.mean_p_true}
-        self._log(trainer, {k: float(v.compute()) for k, v in live.items()}, cases.block)
+        self._log(trainer, {k: float(v.compute()) for k, v in live.items()}, save=True)
 
     def on_search_end(self, trainer: Trainer, task: SearchTask) -> None:
         """Every number of the summary."""
+        self.step += 1
         if trainer.is_global_zero and self.writer.suite.finished:
             summary = self.writer.suite.summary
-            numbers = {k: v for k, v in summary.items() if isinstance(v, (int, float))}
-            self._log(trainer, numbers, self.writer.suite.manifest["blocks"])
+            self._log(trainer, {k: v for k, v in summary.items() if isinstance(v, (int, float))}, save=True)
 
-    def _log(self, trainer: Trainer, numbers: dict[str, float], step: int) -> None:
+    def _log(self, trainer: Trainer, numbers: dict[str, float], *, save: bool = False) -> None:
         for logger in trainer.loggers:
-            logger.log_metrics(numbers, step=step)
-            logger.save()
+            logger.log_metrics(numbers, step=self.step)
+            if save:
+                logger.save()
 
 
 class SuiteWriter(SearchCallback):

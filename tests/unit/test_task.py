@@ -4,8 +4,10 @@ import math
 import warnings
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
+from lightning.pytorch.loggers import CSVLogger
 
 from lsgen.data import ImageData
 from lsgen.errors import InputError
@@ -214,6 +216,25 @@ def test_another_second_sut_is_another_suite(data, tmp_path):
     ]
     assert suites[0].manifest["identity"] != suites[1].manifest["identity"]
     assert "Differential.other" in suites[0].manifest
+
+
+def test_loggers_follow_a_search_round_by_round(data, tmp_path):
+    logger = CSVLogger(tmp_path / "logs")
+    task = SearchTask(
+        generator=Pixels(num_classes=CLASSES), sut=Linear(num_classes=CLASSES), searcher=LatentPGD(steps=12),
+        seeds=DataSeeds(per_class=4), block_size=6, eval_batch_size=32,
+    )  # fmt: skip
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="the SUT reads only")
+        trainer = Trainer(default_root_dir=tmp_path, enable_progress_bar=False, logger=logger)
+        suite = trainer.search(task, datamodule=data, out=str(tmp_path / "s"))
+    rows = pd.read_csv(tmp_path / "logs/lightning_logs/version_0/metrics.csv")
+    live = rows.dropna(subset=["active_seeds"])
+    assert live["step"].tolist() == [1, 11, 14, 24]  # rounds 1 and 11 of two blocks, each of which counts one more
+    assert live["active_seeds"].tolist() == [6] * 4
+    assert live["best_fitness"].iloc[0] > live["best_fitness"].iloc[1]  # the search goes down
+    assert rows["step"].is_monotonic_increasing
+    assert rows["failure_rate"].iloc[-1] == pytest.approx(suite.summary["failure_rate"])
 
 
 class Viewing(Linear):
