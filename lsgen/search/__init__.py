@@ -1,5 +1,6 @@
 """Searches: one searcher, one file; the task that owns every network call; callbacks around it."""
 
+from lsgen.search.art import ArtAttack
 from lsgen.search.base import Searcher, SeedRandom
 from lsgen.search.boundary_ga import BoundaryGA
 from lsgen.search.callbacks import SearchCallback
@@ -15,6 +16,7 @@ from lsgen.search.task import SearchTask
 
 __all__ = [
     "ActivationPerturbation",
+    "ArtAttack",
     "BoundaryGA",
     "DataSeeds",
     "Differential",

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -12,6 +13,9 @@ from torch import Tensor
 from lsgen.generators import Generator
 from lsgen.objectives import Criterion, CrossEntropy, IsTarget, Misclassified, Objective
 from lsgen.types import Evaluation, SearchState, Seeds
+
+if TYPE_CHECKING:
+    from lsgen.search.evaluator import Evaluator
 
 
 class SeedRandom:
@@ -47,6 +51,15 @@ class SeedRandom:
 
     def _cut(self, draws: Tensor) -> Tensor:
         return draws[self._active].to(self.device)
+
+
+@dataclass(frozen=True)
+class Solution:
+    """What a method that asks the SUT by itself came to."""
+
+    latent: Tensor  # [S, *L]
+    forward: Tensor  # [S] images shown to the SUT
+    backward: Tensor  # [S] images with a backward pass
 
 
 class Searcher(ABC):
@@ -107,6 +120,10 @@ class Searcher(ABC):
     @abstractmethod
     def result(self, state: Any) -> Tensor:
         """The latents that seeds without an early stop end with, [S, *L]."""
+
+    def solve(self, seeds: Seeds, evaluator: Evaluator, rng: SeedRandom) -> Solution | None:
+        """For methods of other packages, which cannot be asked step by step: all at once, instead of ask and tell."""
+        return None
 
     def done(self, state: Any) -> Tensor | None:
         """Which seeds have come to an end of their own, [S] bool; None: none ever does before the budget is spent."""

@@ -283,6 +283,11 @@ class SearchTask(LightningModule):
         """Asks and tells until the budget is spent or every seed is done; a seed that is done costs nothing more."""
         searcher, passes = self.searcher, self._passes(score=True)
         active = viable.nonzero().squeeze(1)
+        if len(active) and (solution := searcher.solve(seeds.take(active), self.evaluator, rng)) is not None:
+            outcome.latent[active] = solution.latent
+            outcome.forward[active] += solution.forward
+            outcome.backward[active] += solution.backward
+            return
         state = searcher.init(seeds, rng)
         if len(active) < len(viable):
             state = state.take(active)

@@ -1,0 +1,148 @@
+"""Attacks of the adversarial-robustness-toolbox on raw pixels, as baselines: Carlini-Wagner, DeepFool and others."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from lsgen.errors import InputError
+from lsgen.generators import Generator
+from lsgen.search.base import SeedRandom, Solution
+from lsgen.search.evaluator import Evaluator
+from lsgen.search.random import RandomSampling
+from lsgen.types import Seeds
+
+
+class ArtAttack(RandomSampling):
+    """Lets an attack of the adversarial-robustness-toolbox loose on images; needs PixelSpace.
+
+    The attack asks the SUT by itself, as often as it likes. Its queries are counted, for a block as a whole: each case
+    is given its equal share. Cases are judged on the stored 8-bit image as everywhere: an attack that ends just beyond
+    the boundary, as Carlini-Wagner without ``confidence``, often fails there.
+
+    The global random streams are set for each block, so that a suite can be made again; a few attacks (HopSkipJump)
+    draw from streams of their own, and differ each time.
+
+    Args:
+        attack: Name of a class in ``art.attacks.evasion``, e.g. ``CarliniL2Method``, ``DeepFool``, ``HopSkipJump``.
+        settings: Its arguments. With targets, ``targeted`` is set unless it is given.
+
+    Raises:
+        InputError: The toolbox is not installed, has no such attack, or the attack no such setting.
+    """
+
+    has_seed = True
+
+    def __init__(self, *, attack: str, settings: dict[str, Any] | None = None) -> None:
+        self.attack, self.settings = attack, settings or {}
+        self._class = _attack_class(attack)
+        self._check_settings()
+        needed = [getattr(mixin, "__name__", "") for mixin in self._class._estimator_requirements]
+        self.needs_grad = any("Gradient" in name for name in needed)  # type: ignore[misc]  # it depends on the attack
+
+    def _check_settings(self) -> None:
+        known = [n for n in inspect.signature(self._class).parameters if n not in ("estimator", "classifier")]
+        if unknown := [name for name in self.settings if name not in known]:
+            raise InputError(f"settings: {self.attack} has no {unknown[0]!r}; it has {', '.join(known)}")
+
+    def bind(self, generator: Generator) -> Generator:
+        """Refuses latent spaces.
+
+        Raises:
+            InputError: The latent is not the image.
+        """
+        if generator.latent.kind != "pixels":
+            raise InputError(f"ArtAttack changes pixels, not latents of a {type(generator).__name__}: use PixelSpace")
+        return generator
+
+    def solve(self, seeds: Seeds, evaluator: Evaluator, rng: SeedRandom) -> Solution:
+        """Attacks all seeds of a block at once."""
+        asked = _Counting(evaluator)
+        settings = self.settings
+        if seeds.target is not None and "targeted" in inspect.signature(self._class).parameters:
+            settings = {"targeted": True, **settings}
+        goal = seeds.label if seeds.target is None else seeds.target
+        with torch.enable_grad(), _seeded(int(rng.uniform()[0].item() * 2**31)):
+            attack = self._build(_estimator(asked, evaluator), settings)
+            found = attack.generate(x=seeds.latent.cpu().numpy(), y=goal.cpu().numpy())
+        latent = torch.from_numpy(np.asarray(found, dtype=np.float32)).to(seeds.latent)
+        return Solution(latent, _shares(asked.forward_images, seeds.label), _shares(asked.backward_images, seeds.label))
+
+    def _build(self, estimator: Any, settings: dict[str, Any]) -> Any:
+        try:
+            return self._class(estimator, **settings)
+        except (ValueError, TypeError) as error:
+            raise InputError(f"settings of {self.attack}: {error}") from error
+
+
+def _attack_class(name: str) -> Any:
+    try:
+        from art.attacks import evasion
+    except ImportError as error:
+        raise InputError(
+            "ArtAttack needs the adversarial-robustness-toolbox: pip install 'lsgen[baselines]'"
+        ) from error
+    if not hasattr(evasion, name):
+        near = difflib.get_close_matches(name, [n for n in vars(evasion) if n[:1].isupper()], n=1)
+        raise InputError(f"attack: the toolbox has no {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
+    return getattr(evasion, name)
+
+
+class _Counting(nn.Module):
+    """The SUT on the stored image, as the toolbox calls it; counts images going forward and back."""
+
+    def __init__(self, evaluator: Evaluator) -> None:
+        super().__init__()
+        self.evaluator = [evaluator]  # in a list, so that its modules are not taken for this one's
+        self.forward_images = self.backward_images = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        evaluator, x = self.evaluator[0], x.float()  # some attacks go on in double precision
+        self.forward_images += len(x)
+        logits = evaluator.logits(evaluator.decode(x, torch.zeros(len(x), dtype=torch.long, device=x.device)))
+        if logits.requires_grad:
+            logits.register_hook(self._count_back)
+        return logits
+
+    def _count_back(self, grad: Tensor) -> None:
+        self.backward_images += len(grad)
+
+
+def _estimator(model: nn.Module, evaluator: Evaluator) -> Any:
+    from art.estimators.classification import PyTorchClassifier
+
+    sut = evaluator.sut
+    return PyTorchClassifier(
+        model=model,
+        loss=nn.CrossEntropyLoss(),
+        input_shape=sut.image_shape,
+        nb_classes=sut.num_classes,
+        clip_values=(0.0, 1.0),
+        device_type="gpu" if sut.device.type == "cuda" else "cpu",
+    )
+
+
+@contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    """The toolbox draws from the global streams: these are set for it, and put back."""
+    before = np.random.get_state()
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        np.random.seed(seed)
+        try:
+            yield
+        finally:
+            np.random.set_state(before)
+
+
+def _shares(total: int, like: Tensor) -> Tensor:
+    """``total`` split over as many as ``like`` [S] has, as evenly as whole numbers allow."""
+    n = len(like)
+    return total // n + (torch.arange(n, device=like.device) < total % n).long()

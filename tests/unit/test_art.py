@@ -1,0 +1,106 @@
+"""Attacks of the adversarial-robustness-toolbox through the same task as every searcher."""
+
+import numpy as np
+import pytest
+import torch
+
+from lsgen.data import ImageData
+from lsgen.errors import InputError
+from lsgen.generators import PixelSpace
+from lsgen.search import DataSeeds, LatentPGD, SearchTask
+from lsgen.search.art import ArtAttack
+from lsgen.trainer import Trainer
+from tests.toys import Linear, Pixels
+
+pytest.importorskip("art")
+
+
+@pytest.fixture
+def data(tmp_path) -> ImageData:
+    """Images with the labels that the linear SUT gives them."""
+    images = np.random.default_rng(0).integers(0, 256, (120, 4, 4), dtype=np.uint8)
+    labels = Linear(num_classes=3).logits(torch.from_numpy(images).float()[:, None] / 255).argmax(1).numpy()
+    (tmp_path / "data").mkdir()
+    for part in ("train", "test"):
+        np.savez(tmp_path / f"data/{part}.npz", images=images, labels=labels)
+    return ImageData(name="npz", path=str(tmp_path / "data"))
+
+
+def search(data, searcher, folder, *, target=None, sut=None):
+    task = SearchTask(
+        generator=PixelSpace(image_shape=(1, 4, 4), num_classes=3),
+        sut=sut or Linear(num_classes=3),
+        searcher=searcher,
+        seeds=DataSeeds(per_class=4, target=target),
+        block_size=5,
+        eval_batch_size=32,
+    )
+    trainer = Trainer(default_root_dir=folder, enable_progress_bar=False, logger=False)
+    return trainer.search(task, datamodule=data, out=str(folder / "suite"))
+
+
+def test_fgsm_is_that_of_lsgen(data, tmp_path):
+    theirs = search(data, ArtAttack(attack="FastGradientMethod", settings={"eps": 0.1}), tmp_path / "a")
+    ours = search(data, LatentPGD(steps=1, step_size=0.1, radius=0.1), tmp_path / "b")
+    np.testing.assert_allclose(theirs.array("image"), ours.array("image"), atol=1)  # they do not round before
+    assert theirs.summary["backward_queries"] == 12
+
+
+def test_carlini_wagner_finds_smaller_changes_than_fgsm(data, tmp_path):
+    settings = {
+        "max_iter": 30,
+        "binary_search_steps": 3,
+        "initial_const": 10.0,
+        "learning_rate": 0.1,
+        "confidence": 0.3,
+    }
+    settings["verbose"] = False
+    suite = search(data, ArtAttack(attack="CarliniL2Method", settings=settings), tmp_path / "cw")
+    table = suite.table
+    assert table["failed"].mean() > 0.8
+    signs = search(data, LatentPGD(steps=1, step_size=0.4, radius=0.4), tmp_path / "b").table
+    both = table["failed"] & signs["failed"]
+    assert both.sum() > 5
+    assert (table["pixel_l2"][both] < signs["pixel_l2"][both]).all()
+    assert suite.summary["queries"] > 40 * len(table)
+    assert suite.summary["backward_queries"] > 0
+
+
+def test_a_black_box_attack_needs_no_gradient(data, tmp_path):
+    settings = {"max_iter": 2, "max_eval": 30, "init_eval": 5, "verbose": False}
+    attack = ArtAttack(attack="HopSkipJump", settings=settings)
+    assert not attack.needs_grad
+    sut = Linear(num_classes=3, differentiable=False)
+    suite = search(data, attack, tmp_path / "a", sut=sut)
+    assert suite.summary["backward_queries"] == 0
+    assert suite.summary["queries"] > 30 * 12
+    with pytest.raises(InputError, match="black box"):
+        search(data, ArtAttack(attack="DeepFool"), tmp_path / "c", sut=sut)
+
+
+def test_the_same_seed_gives_the_same_attack_whatever_was_drawn_before(data, tmp_path):
+    settings = {"eps": 0.2, "max_iter": 3, "num_random_init": 1, "verbose": False}
+    latents = []
+    for name in ("a", "b"):
+        np.random.seed(len(latents))
+        torch.manual_seed(len(latents))
+        before = np.random.get_state()[1].copy()
+        attack = ArtAttack(attack="ProjectedGradientDescent", settings=settings)
+        latents.append(search(data, attack, tmp_path / name).array("latent"))
+        assert np.array_equal(np.random.get_state()[1], before)
+    assert np.array_equal(*latents)
+
+
+def test_targets_are_aimed_at(data, tmp_path):
+    attack = ArtAttack(attack="ProjectedGradientDescent", settings={"eps": 1.0, "max_iter": 30, "verbose": False})
+    suite = search(data, attack, tmp_path, target="each")
+    assert (suite.table["predicted"] == suite.table["target"]).mean() > 0.8
+
+
+def test_wrong_names_settings_and_spaces_are_refused():
+    with pytest.raises(InputError, match="did you mean 'CarliniL2Method'"):
+        ArtAttack(attack="CarliniL2")
+    with pytest.raises(InputError, match=r"has no 'epsilon'; it has .*eps"):
+        ArtAttack(attack="FastGradientMethod", settings={"epsilon": 0.1})
+    with pytest.raises(InputError, match="use PixelSpace"):
+        SearchTask(generator=Pixels(), sut=Linear(), searcher=ArtAttack(attack="DeepFool"), seeds=DataSeeds())
