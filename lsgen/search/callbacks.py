@@ -16,7 +16,7 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 
 from lsgen.errors import InputError
 from lsgen.generators.quality import reconstruction_accuracy, sample_accuracy
-from lsgen.search.base import SeedRandom
+from lsgen.search.base import Searcher, SeedRandom
 from lsgen.suite import Suite
 from lsgen.suts import accuracy
 from lsgen.types import Evaluation, describe
@@ -110,7 +110,7 @@ class Preflight(SearchCallback):
         print(f"failure rate of the seeds themselves: {_seeds_failure_rate(task)}")
         print(
             f"{type(searcher).__name__}: {seeds:,} seeds in {task.num_blocks} blocks ({len(task.pending)} to do), "
-            f"{searcher.steps} steps each, batches of {task.chunk}; at most {_estimate(task, trainer.world_size)}"
+            f"{searcher.steps} steps each, batches of {task.chunk}; {_estimate(task, trainer.world_size)}"
         )
         if readable < READABLE and task.generator.latent.kind != "pixels":  # an image itself is no generator's fault
             rank_zero_warn(
@@ -144,6 +144,8 @@ def _estimate(task: SearchTask, processes: int) -> str:
     """Queries and time at the speed of now; early stops make it less."""
     assert task.chunk is not None
     searcher, evaluator = task.searcher, task.evaluator
+    if type(searcher).solve is not Searcher.solve:
+        return "as many SUT queries as the method asks by itself"
     block = task.block(task.pending[0])
     rng = SeedRandom(task.seed, block.number, len(block.plan), task.device)
     candidates = searcher.ask(searcher.init(task.start(block, rng), rng)).shape[1] * searcher.steps
@@ -152,7 +154,7 @@ def _estimate(task: SearchTask, processes: int) -> str:
     seeds = min(len(task.pending) * task.block_size, len(task.plan))
     passes = 1 if searcher.steps == 0 else 2  # the seed, and what became of it
     seconds = seeds * (passes * judged + candidates * stepped) / processes
-    return f"{seeds * (candidates + passes):,} SUT queries, {duration(seconds)}"
+    return f"at most {seeds * (candidates + passes):,} SUT queries, {duration(seconds)}"
 
 
 def duration(seconds: float) -> str:
