@@ -26,8 +26,11 @@ class Part:
     needs_target: bool = False
     sut_passes: int = 0
 
+    def check(self, sut: SUT) -> None:
+        """Refuses a SUT that it cannot work with, before anything runs."""
+
     def prepare(self, sut: SUT, data: ImageData) -> None:
-        """Called once before a search, with its SUT and data."""
+        """Called once before a search, with its SUT, on its device, and data."""
 
 
 class Objective(Part, ABC):
@@ -38,6 +41,10 @@ class Objective(Part, ABC):
     """
 
     differentiable: ClassVar[bool] = True
+
+    def criterion(self) -> Criterion | None:
+        """The criterion that belongs to it, where it has one of its own; the searcher's otherwise."""
+        return None
 
     @abstractmethod
     def __call__(self, candidates: Candidates) -> Tensor:
@@ -67,6 +74,11 @@ class Both(Criterion):
         self.first, self.second = first, second
         self.needs_target = first.needs_target or second.needs_target
         self.sut_passes = first.sut_passes + second.sut_passes
+
+    def check(self, sut: SUT) -> None:
+        """Checks both."""
+        self.first.check(sut)
+        self.second.check(sut)
 
     def prepare(self, sut: SUT, data: ImageData) -> None:
         """Prepares both."""
@@ -131,6 +143,10 @@ class ConfidentTarget(Objective):
 
     def __init__(self, *, margin: float = 0.0) -> None:
         self.margin = _share("margin", margin)
+
+    def criterion(self) -> Criterion:
+        """The target leads by more than c, that is, this is below 0."""
+        return Confident(margin=self.margin, targeted=True)
 
     def __call__(self, candidates: Candidates) -> Tensor:
         """N candidates -> [N]."""
@@ -227,9 +243,13 @@ class Disagree(Criterion):
     def __init__(self, *, other: SUT) -> None:
         self.other = other
 
+    def check(self, sut: SUT) -> None:
+        """Refuses SUTs for different images."""
+        _check_alike(self.other, sut)
+
     def prepare(self, sut: SUT, data: ImageData) -> None:
-        """Puts the second SUT beside the first, and refuses one for other images."""
-        _join(self.other, sut)
+        """Puts the second SUT beside the first."""
+        self.other.to(sut.device).eval().requires_grad_(False)
 
     def __call__(self, candidates: Candidates) -> Tensor:
         """N candidates -> [N] bool."""
@@ -252,9 +272,13 @@ class DifferentialDistance(Objective):
     def __init__(self, *, other: SUT, threshold: float = 0.5) -> None:
         self.other, self.threshold = other, _share("threshold", threshold)
 
+    def check(self, sut: SUT) -> None:
+        """Refuses SUTs for different images."""
+        _check_alike(self.other, sut)
+
     def prepare(self, sut: SUT, data: ImageData) -> None:
-        """Puts the second SUT beside the first, and refuses one for other images."""
-        _join(self.other, sut)
+        """Puts the second SUT beside the first."""
+        self.other.to(sut.device).eval().requires_grad_(False)
 
     def __call__(self, candidates: Candidates) -> Tensor:
         """N candidates -> [N]."""
@@ -286,11 +310,10 @@ def _share(name: str, value: float) -> float:
     return value
 
 
-def _join(other: SUT, sut: SUT) -> None:
-    """Moves ``other`` to where ``sut`` is, ready to answer."""
+def _check_alike(other: SUT, sut: SUT) -> None:
+    """Refuses two SUTs that do not take the same images."""
     if (other.image_shape, other.num_classes) != (sut.image_shape, sut.num_classes):
         raise InputError(
             f"the second SUT takes images of {other.image_shape} in {other.num_classes} classes, the first "
             f"{sut.image_shape} in {sut.num_classes}: they must be trained on the same data"
         )
-    other.to(sut.device).eval().requires_grad_(False)

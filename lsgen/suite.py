@@ -7,6 +7,7 @@ so that a killed search leaves whole blocks only; a block counts when both its f
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
 from collections.abc import Callable
@@ -131,8 +132,10 @@ class Suite:
 
     # --- writing ---------------------------------------------------------------------------------------------------
 
-    def open(self, manifest: dict[str, Any], config: str) -> None:
+    def open(self, manifest: dict[str, Any], config: str) -> int:
         """Makes the folder, or goes on with one that the same search began.
+
+        Gives the descriptor of a lock: until it is closed, no other search can open the folder.
 
         Args:
             manifest: What makes the suite; its ``identity`` decides whether a folder is the same search's.
@@ -148,9 +151,15 @@ class Suite:
             elif self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
                 raise InputError(f"{self.path} exists and is not a suite: choose another --out")
             self.path.mkdir(parents=True, exist_ok=True)
-            if not known:  # first of all, so that a search stopped at any moment is recognised as its own
-                self._write_json("manifest.json", {"format_version": FORMAT_VERSION, "finished": False, **manifest})
-            self._repair(config)
+            descriptor = lock(self.path)  # before anything is changed: what another search is at is left alone
+            try:
+                if not known:  # first of all, so that a search stopped at any moment is recognised as its own
+                    self._write_json("manifest.json", {"format_version": FORMAT_VERSION, "finished": False, **manifest})
+                self._repair(config)
+            except BaseException:
+                os.close(descriptor)
+                raise
+            return descriptor
         except (PermissionError, FileNotFoundError, NotADirectoryError) as error:
             raise InputError(f"cannot write to {self.path} ({error.strerror}): choose another --out") from error
 
@@ -281,6 +290,21 @@ def load_suite(path: str | Path) -> Suite:
     if (version := suite.manifest.get("format_version")) != FORMAT_VERSION:
         raise InputError(f"{path} is a suite of format {version}; this lsgen reads format {FORMAT_VERSION}")
     return suite
+
+
+def lock(folder: Path) -> int:
+    """Keeps other searches out of a folder until the returned descriptor is closed, or the process ends.
+
+    Raises:
+        InputError: Another process is at it.
+    """
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(descriptor)
+        raise InputError(f"another process is writing to {folder}: wait for it, or choose another --out") from error
+    return descriptor
 
 
 def _rows(file: Path) -> int | None:

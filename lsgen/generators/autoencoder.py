@@ -106,7 +106,7 @@ class Autoencoder(Generator):
     def configure_optimizers(self) -> OptimizerLRScheduler:
         """Adam with a cosine to zero."""
         optimizer = torch.optim.Adam(self.parameters(), lr=self.lr)
-        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, max(self.trainer.max_epochs or 1, 1))
+        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, self.epochs())
         return {"optimizer": optimizer, "lr_scheduler": schedule}
 
 

@@ -189,6 +189,7 @@ class Diffusion(Generator):
     def configure_optimizers(self) -> OptimizerLRScheduler:
         """AdamW, warmed up, with a cosine to zero, step by step."""
         optimizer = torch.optim.AdamW(self.network.parameters(), lr=self.lr)
+        self.epochs()  # refuses a training without an end
         total = max(int(self.trainer.estimated_stepping_batches), 2)
         warmup = min(WARMUP, total // 2)
         rise = torch.optim.lr_scheduler.LinearLR(optimizer, 0.01, total_iters=warmup)

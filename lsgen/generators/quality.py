@@ -158,7 +158,8 @@ def _map(features: nn.Module, images: Tensor) -> Tensor:
 def frechet_distance(features: nn.Module, real: Tensor, made: Tensor) -> float:
     """FID's formula in the feature space of ``features`` between two sets of stored images (uint8, [N, C, H, W])."""
     shape = (int(real.shape[1]), int(real.shape[2]), int(real.shape[3]))
-    fid = FrechetInceptionDistance(feature=features, input_img_size=shape).to(real.device)
+    # it is measured in one process: waiting for others would be for ever
+    fid = FrechetInceptionDistance(feature=features, input_img_size=shape, sync_on_compute=False).to(real.device)
     for images, is_real in ((real, True), (made, False)):
         for part in images.split(CHUNK):
             fid.update(part, real=is_real)

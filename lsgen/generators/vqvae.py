@@ -219,7 +219,7 @@ class VQVAE(Generator):
         for optimizer, lr in zip(self.trainer.optimizers, (self.lr, self.lr_discriminator), strict=False):
             for group in optimizer.param_groups:
                 group["lr"] = lr * share
-        self.log("train/lr", self.lr * share)
+        self.log("train/lr", self.lr * share, rank_zero_only=True)
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
         """A step of the autoencoder; in the second phase, one of the discriminators before it."""
@@ -519,7 +519,8 @@ def _ssim(a: Tensor, b: Tensor) -> Tensor:
     """Similarity of images [N, C, H, W] in [0, 1] -> [N]."""
     if not len(a):
         return a.new_zeros(0)
-    similarity = structural_similarity_index_measure(a, b, data_range=1.0, reduction="none")
+    with torch.autocast(a.device.type, enabled=False):  # variances cancel in half precision
+        similarity = structural_similarity_index_measure(a.float(), b.float(), data_range=1.0, reduction="none")
     assert isinstance(similarity, Tensor)
     return similarity.reshape(-1)
 

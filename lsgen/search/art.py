@@ -17,7 +17,7 @@ from lsgen.generators import Generator
 from lsgen.search.base import SeedRandom, Solution
 from lsgen.search.evaluator import Evaluator
 from lsgen.search.random import RandomSampling
-from lsgen.types import Seeds
+from lsgen.types import Seeds, round8
 
 
 class ArtAttack(RandomSampling):
@@ -106,7 +106,8 @@ class _Counting(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         evaluator, x = self.evaluator[0], x.float()  # some attacks go on in double precision
         self.forward_images += len(x)
-        logits = evaluator.logits(evaluator.decode(x, torch.zeros(len(x), dtype=torch.long, device=x.device)))
+        label = torch.zeros(len(x), dtype=torch.long, device=x.device)  # pixels have none
+        logits = evaluator.logits(round8(evaluator.decode(x, label)))
         if logits.requires_grad:
             logits.register_hook(self._count_back)
         return logits

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -35,6 +36,7 @@ class BoundaryGA(Genetic):
     """
 
     stops_at_success = False
+    viable_seeds_only: ClassVar[bool] = True  # a seed that is wrong already would count as a boundary at no distance
 
     def __init__(
         self,
@@ -87,7 +89,7 @@ class BoundaryGA(Genetic):
         """Noise on the genes that differ from the seed's; some return to it."""
         seed = origin[:, None]
         noise = rng.normal(*child.shape[1:]) * per_seed(size, child)
-        moved = child + noise * (child != seed)
+        moved = (child + noise).where(child != seed, child)
         return seed.where(rng.uniform(*child.shape[1:]) < self.reset, moved)
 
     def done(self, state: GeneticState) -> Tensor:

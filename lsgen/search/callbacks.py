@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import importlib.metadata
 import os
 import platform
@@ -10,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import TQDMProgressBar
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from lsgen.search.task import SearchTask
 
 LOOK = 1000  # seeds, samples and test images that are looked at before the first step
+STOPS = (None, "max_seconds", "max_failures")  # what may end a search
 EVERY = 10  # rounds between two live reports to the loggers
 READABLE = 0.9  # share of plain samples that the SUT must read for its failures to mean something
 PACKAGES = ("lsgen", "torch", "torchvision", "lightning", "torchmetrics", "safetensors", "pyarrow", "numpy")
@@ -152,9 +153,10 @@ def _estimate(task: SearchTask, processes: int) -> str:
     judged = evaluator.seconds_per_image(task.chunk, needs_grad=False)
     stepped = evaluator.seconds_per_image(task.chunk, needs_grad=searcher.needs_grad) if searcher.steps else 0.0
     seeds = min(len(task.pending) * task.block_size, len(task.plan))
-    passes = 1 if searcher.steps == 0 else 2  # the seed, and what became of it
-    seconds = seeds * (passes * judged + candidates * stepped) / processes
-    return f"at most {seeds * (candidates + passes):,} SUT queries, {duration(seconds)}"
+    looks = 1 if searcher.steps == 0 else 2  # at the seed, and at what became of it
+    seconds = seeds * (looks * judged + candidates * stepped) / processes
+    queries = seeds * (candidates * task.passes(score=True) + looks * task.passes(score=False))
+    return f"at most {queries:,} SUT queries, {duration(seconds)}"
 
 
 def duration(seconds: float) -> str:
@@ -242,8 +244,7 @@ class SuiteWriter(SearchCallback):
     def _open(self, task: SearchTask, identity: str) -> tuple[list[int], int | None, str | None]:
         """Blocks to do, batch size of an earlier start, and why the folder cannot be used, if so."""
         try:
-            self.suite.open(_manifest(task, identity), self.config or _config_of(task))
-            self._lock = lock(self.suite.path)
+            self._lock = self.suite.open(_manifest(task, identity), self.config or _config_of(task))
         except InputError as error:
             return [], None, str(error)
         done = set(self.suite.blocks)
@@ -269,26 +270,17 @@ class SuiteWriter(SearchCallback):
     def on_search_end(self, trainer: Trainer, task: SearchTask) -> None:
         """Joins the blocks when every process has written its own."""
         trainer.strategy.barrier("lsgen.suite")
-        # a process that had no block left did not look at the budget; that another one stopped shows in what is missing
-        reason = task.stopped_by or ("max_seconds" if task.max_seconds is not None else "max_failures")
+        reason = _any_process(trainer, task.stopped_by)
         if trainer.is_global_zero and not self.suite.finished:
             self.suite.finish(stopped_by=reason)
         trainer.strategy.barrier("lsgen.suite.joined")
 
 
-def lock(folder: Path) -> int:
-    """Keeps other searches out of a folder until the returned descriptor is closed, or the process ends.
-
-    Raises:
-        InputError: Another process is at it.
-    """
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(descriptor)
-        raise InputError(f"another process is writing to {folder}: wait for it, or choose another --out") from error
-    return descriptor
+def _any_process(trainer: Trainer, reason: str | None) -> str | None:
+    """The reason that any process has for having stopped."""
+    code = torch.tensor(float(STOPS.index(reason)), device=trainer.strategy.root_device)
+    largest: Any = trainer.strategy.reduce(code, reduce_op="max")
+    return STOPS[int(largest)]
 
 
 def _what_was_found(suite: Suite, done: int, total: int) -> str:

@@ -57,6 +57,7 @@ class Outcome:
     def retire(self, index: Tensor, seeds: Seeds) -> None:
         """Gives up on the seeds at ``index``: they end where they began."""
         self.broken[index] = True
+        self.iterations[index] = self.budget
         self.latent[index] = seeds.latent[index]
 
     def note_success(self, success: Tensor, step: int) -> None:
@@ -126,7 +127,8 @@ def _distances(z0: Tensor, z: Tensor, x0: Tensor, x: Tensor) -> dict[str, Tensor
         "mse": pixels.square().mean(1),
     }
     if min(x.shape[2:]) >= SSIM_KERNEL:
-        ssim = structural_similarity_index_measure(x, x0, data_range=1.0, reduction="none")
+        with torch.autocast(x.device.type, enabled=False):  # variances cancel in half precision
+            ssim = structural_similarity_index_measure(x.float(), x0.float(), data_range=1.0, reduction="none")
         assert isinstance(ssim, Tensor)
         distances["ssim"] = ssim.reshape(-1)
     return distances

@@ -19,6 +19,7 @@ from lsgen.suts import SUT
 from lsgen.types import Candidates, Evaluation, Seeds, from_uint8, round8, to_uint8
 
 CHUNK_SIZES = (32, 64, 128, 256, 512)
+FP16_SCALE = 4096.0  # a power of two, so that it costs no precision
 
 
 @dataclass(frozen=True)
@@ -75,8 +76,9 @@ class Evaluator:
         """What is stored for these latents [N, *L], and what the SUT says of exactly that."""
         parts = []
         for n, z, *context in self._chunks(latent, *_context(seeds)):
-            image = to_uint8(self.decode(z, context[0]).float())
-            logits = self.logits(from_uint8(image)).float()
+            decoded = self.decode(z, context[0]).float()
+            image = to_uint8(decoded)
+            logits = _unless_broken(self.logits(from_uint8(image)).float(), decoded)
             success = self.criterion(Candidates(z, from_uint8(image), logits, *context))
             parts.append((image[:n], logits[:n], success[:n]))
         image, logits, success = (torch.cat(column) for column in zip(*parts, strict=True))
@@ -95,11 +97,13 @@ class Evaluator:
     def _score_chunk(self, needs_grad: bool, z: Tensor, *context: Tensor) -> tuple[Tensor, ...]:
         with torch.set_grad_enabled(needs_grad):
             z = z.detach().requires_grad_(needs_grad)
-            image = round8(self.decode(z, context[0]).float())
+            decoded = self.decode(z, context[0]).float()
+            image = round8(decoded)
             logits = self.logits(image).float()
             candidates = Candidates(z, image, logits, *context)
             fitness = self.objective(candidates)
-            grads = torch.autograd.grad(fitness.sum(), z) if needs_grad else ()
+            grads = [_gradient(fitness, z)] if needs_grad else []
+            fitness = _unless_broken(fitness, decoded)
         with torch.no_grad():
             success = self.criterion(candidates)
         return logits.detach(), fitness.detach(), success, *grads
@@ -119,22 +123,43 @@ class Evaluator:
         z = torch.zeros(chunk, *self.generator.latent_shape, device=device)
         y = torch.zeros(chunk, dtype=torch.long, device=device)
         context = _context(Seeds(z, y, target=y))
-        self._score_chunk(needs_grad, z, *context)
+        self._score_chunk(needs_grad, z, *context)[0].cpu()  # waits for a GPU
         start = time.perf_counter()
         logits = self._score_chunk(needs_grad, z, *context)[0]
         logits.cpu()  # waits for a GPU
         return (time.perf_counter() - start) / chunk
 
-    def fastest_chunk(self, needs_grad: bool) -> int:
-        """The quickest of a few chunk sizes; stops trying when larger ones get clearly slower."""
+    def fastest_chunk(self, needs_grad: bool, candidates: int = CHUNK_SIZES[-1]) -> int:
+        """The chunk size that gets rounds of so many candidates done first, padding included, of a few that are tried.
+
+        It stops trying when larger ones get clearly slower, or do not fit into memory.
+        """
         best, best_time = CHUNK_SIZES[0], float("inf")
         for size in CHUNK_SIZES:
-            seconds = self.seconds_per_image(size, needs_grad)
+            try:
+                seconds = self.seconds_per_image(size, needs_grad) * size * -(-candidates // size)
+            except torch.OutOfMemoryError:
+                break
             if seconds < best_time:
                 best, best_time = size, seconds
             elif seconds > 1.3 * best_time:
                 break
         return best
+
+
+def _unless_broken(values: Tensor, decoded: Tensor) -> Tensor:
+    """Values [N, ...], NaN where the decoded image [N, C, H, W] holds something that is no number: 8 bits hide it."""
+    whole = decoded.detach().flatten(1).isfinite().all(dim=1)
+    return values.where(whole.view(-1, *[1] * (values.dim() - 1)), torch.nan)
+
+
+def _gradient(fitness: Tensor, z: Tensor) -> Tensor:
+    """D fitness / d z [N, *L]; scaled on the way where activations are fp16, in which small gradients vanish."""
+    kind = z.device.type
+    half = torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind) == torch.float16
+    scale = FP16_SCALE if half else 1.0
+    (grad,) = torch.autograd.grad(fitness.sum() * scale, z)
+    return grad / scale
 
 
 def _context(seeds: Seeds) -> tuple[Tensor, Tensor, Tensor]:

@@ -127,15 +127,18 @@ def select(latent: Tensor, fitness: Tensor, n: int) -> tuple[Tensor, Tensor]:
     return _pick(latent, order), fitness.gather(1, order)
 
 
-def crossover(elite: Tensor, n: int, rng: SeedRandom) -> Tensor:
-    """Children [S, n, *L] that have the head of one elite and the tail of another, cut at a random coordinate."""
+def crossover(elite: Tensor, n: int, rng: SeedRandom, together: int = 1) -> Tensor:
+    """Children [S, n, *L] that have the head of one elite and the tail of another, cut at a random coordinate.
+
+    Groups of ``together`` coordinates are never parted; where there is one group, children are copies.
+    """
     s, e = elite.shape[:2]
-    genes = elite[0, 0].numel()
+    genes = elite[0, 0].numel() // together
     draws = rng.uniform(3, n)
     one = (draws[:, 0] * e).long()
     two = (one + 1 + (draws[:, 1] * (e - 1)).long()) % e  # another one, each as likely
     cut = 1 + (draws[:, 2] * (genes - 1)).long()
-    head = torch.arange(genes, device=elite.device) < cut[..., None]
+    head = torch.arange(genes * together, device=elite.device) // together < cut[..., None]
     flat = elite.flatten(2)
     return _pick(flat, one).where(head, _pick(flat, two)).view(s, n, *elite.shape[2:])
 

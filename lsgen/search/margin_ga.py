@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import copy
+import math
 from typing import ClassVar, Literal
 
 from torch import Tensor
 
 from lsgen.errors import InputError
-from lsgen.generators import GAN, Diffusion, Generator
+from lsgen.generators import GAN, Diffusion, Generator, StableDiffusion
 from lsgen.objectives import LogitMargin, Objective
 from lsgen.search.base import SeedRandom
-from lsgen.search.genetic import Genetic, per_seed
+from lsgen.search.genetic import Genetic, crossover, per_seed
 
 EXTENTS = {"low": 1e-4, "high": 1e-3}  # of twice the width of the latent space
 POPULATION_GUIDANCE = 1.4  # in the published diffusion arm, whose seeds were judged at another one
@@ -29,9 +30,10 @@ class MarginGA(Genetic):
         elites: How many of them live on and have children.
         generations: Rounds; a seed that never fails counts so many iterations.
         extent: First σ: ``low`` is 2 (max − min) / 10,000 of the latent space, ``high`` ten times that.
-        as_published: Whether to do as the published code where it differs from the paper: on a GAN, children are
-            copies of one parent, since the splice fell on an axis of size 1; on a Diffusion, the population is judged
-            at guidance 1.4, whatever that of the seeds is.
+        as_published: Whether to do as the published code where it differs from the paper. On a GAN, children are
+            copies of one parent, since the splice fell on an axis of size 1. On diffusion models the splice falls
+            between channels, and the population is judged at guidance 1.4, whatever that of the seeds is. (A third
+            difference, a GAN's images in [-1, 1] for a SUT that takes [0, 1], cannot occur here.)
     """
 
     viable_seeds_only: ClassVar[bool] = True
@@ -50,7 +52,7 @@ class MarginGA(Genetic):
             raise InputError(f"extent must be low or high, got {extent!r}")
         self.extent = extent
         self._bounds: tuple[float, float] = (0.0, 0.0)
-        self._copies = False
+        self._together = 1  # coordinates that no crossover parts
 
     def objective(self, *, targeted: bool) -> Objective:
         """The logit margin."""
@@ -69,8 +71,12 @@ class MarginGA(Genetic):
                 f"none: fit it again, or load a checkpoint of `lsgen fit`"
             )
         self._bounds = bounds
-        self._copies = self.as_published and isinstance(generator, GAN)
-        if self.as_published and isinstance(generator, Diffusion):
+        if not self.as_published:
+            return generator
+        if isinstance(generator, GAN):
+            self._together = math.prod(generator.latent_shape)
+        if isinstance(generator, (Diffusion, StableDiffusion)):
+            self._together = math.prod(generator.latent_shape[1:])
             generator = copy.copy(generator)
             generator.guidance = POPULATION_GUIDANCE
         return generator
@@ -86,17 +92,14 @@ class MarginGA(Genetic):
         return latent.clamp(*self._bounds)
 
     def next_size(self, size: Tensor, best: Tensor, before: Tensor) -> Tensor:
-        """Twice the last one while nothing gets better, else the first."""
-        return (2 * size).where(best == before, self.first_size)
+        """Twice the last one while nothing gets better, up to the width of the space, else the first."""
+        return (2 * size).clamp(max=self._bounds[1] - self._bounds[0]).where(best == before, self.first_size)
 
     def vary(self, child: Tensor, origin: Tensor, size: Tensor, rng: SeedRandom) -> Tensor:
         """Noise on the genes that differ from the seed's."""
         noise = rng.normal(*child.shape[1:]) * per_seed(size, child)
-        return child + noise * (child != origin[:, None])
+        return (child + noise).where(child != origin[:, None], child)
 
     def cross(self, elite: Tensor, rng: SeedRandom) -> Tensor:
-        """One-point crossover; copies in the published GAN arm."""
-        if not self._copies:
-            return super().cross(elite, rng)
-        parent = (rng.uniform(self.population - self.elites) * self.elites).long()
-        return elite.take_along_dim(parent.view(*parent.shape, *[1] * (elite.dim() - 2)), dim=1)
+        """One-point crossover; in the published GAN arm it comes to copies."""
+        return crossover(elite, self.population - self.elites, rng, self._together)

@@ -130,7 +130,7 @@ class ActivationPerturbation(Searcher):
         Raises:
             InputError: It has no such stages, or not so many.
         """
-        have = len(generator.stages)
+        have = len(generator.eval().stages)
         wanted = -(-have // 3) if self.stages is None else self.stages
         if not have or wanted > have:
             raise InputError(

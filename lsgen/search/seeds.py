@@ -109,6 +109,8 @@ class PriorSeeds(SeedSource):
             raise InputError(f"per_class must be at least 1, got {per_class}")
         if not 0 <= scale < math.inf:
             raise InputError(f"scale must be finite and not negative, got {scale}")
+        _check_choice("distribution", distribution, ("uniform", "normal", "prior"))
+        _check_target(target)
         self.per_class, self.distribution, self.scale, self.classes = per_class, distribution, scale, classes
         self.target, self.targeted = target, target is not None
 
@@ -156,6 +158,8 @@ class DataSeeds(SeedSource):
     ) -> None:
         if per_class < 1:
             raise InputError(f"per_class must be at least 1, got {per_class}")
+        _check_choice("split", split, ("test", "val"))
+        _check_target(target)
         self.split, self.per_class, self.classes = split, per_class, classes
         self.target, self.targeted = target, target is not None
 
@@ -253,6 +257,16 @@ def _first(data: ImageData, split: Split, classes: list[int], n: int, setting: s
             f"{data.name}"
         )
     return torch.stack([rows[k] for k in classes], dim=1)
+
+
+def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise InputError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
+
+
+def _check_target(target: int | str | None) -> None:
+    if isinstance(target, str) and target != "each":
+        raise InputError(f"target must be the number of a class, each, or null, got {target!r}")
 
 
 def _classes(classes: list[int] | None, data: ImageData) -> list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import os
@@ -86,9 +87,10 @@ class SearchTask(LightningModule):
                 f"the SUT takes {sut.image_shape} in {sut.num_classes}: they must be trained on the same data"
             )
         seeds.check(generator)
+        searcher = copy.copy(searcher)  # what it learns of this generator is not for another task
         self.generator, self.sut, self.searcher, self.seeds = generator, sut, searcher, seeds
         self.objective = objective or searcher.objective(targeted=seeds.targeted)
-        self.criterion = criterion or searcher.criterion(targeted=seeds.targeted)
+        self.criterion = criterion or self.objective.criterion() or searcher.criterion(targeted=seeds.targeted)
         self.block_size, self.eval_batch_size = block_size, eval_batch_size
         self.max_seconds, self.max_failures = max_seconds, max_failures
         check_fit(searcher, self.objective, self.criterion, sut, seeds)
@@ -98,6 +100,9 @@ class SearchTask(LightningModule):
             use_channels_last(generator, lambda: None)
             use_channels_last(sut, lambda: sut.eval().logits(torch.zeros(2, *sut.image_shape, device=sut.device)))
         self.evaluator = Evaluator(self.space, sut, self.objective, self.criterion, compile=compile)
+        self.seed_evaluator = self.evaluator  # a space of the same shape may still judge otherwise than the generator
+        if self.space is not generator and self.space.latent_shape == generator.latent_shape:
+            self.seed_evaluator = Evaluator(generator, sut, self.objective, self.criterion)
         self.failure_rate = FailureRate(sync_on_compute=False)  # live, this process; the summary has the final ones
         self.mean_p_true = MeanTrueProbability(sync_on_compute=False)
         self.pending: list[int] = []  # blocks still to do
@@ -125,7 +130,7 @@ class SearchTask(LightningModule):
         """Class and SHA-256 of the weights of generator, SUT and, where another SUT takes part, of that."""
         modules = {"generator": self.generator, "sut": self.sut}
         for part in (self.searcher, self.objective, self.criterion):
-            modules |= {f"{type(part).__name__}.{k}": m for k, m in vars(part).items() if isinstance(m, SUT)}
+            modules |= _suts_in(part)
         return {k: {"class": type(m).__name__, "sha256": weights_sha256(m)} for k, m in modules.items()}
 
     def identity(self) -> str:
@@ -150,8 +155,7 @@ class SearchTask(LightningModule):
     def setup(self, stage: str) -> None:
         """Refuses a SUT that does not fit the data, before anything runs."""
         check_fits(self.sut, self.trainer)
-        for part in (self.objective, self.criterion):
-            part.prepare(self.sut, self.data)
+        self.__dict__.pop("plan", None)  # of an earlier search, perhaps on other data
 
     @cached_property
     def plan(self) -> Plan:
@@ -193,12 +197,15 @@ class SearchTask(LightningModule):
         self.failure_rate.reset()
         self.mean_p_true.reset()
         self.stopped_by, self._began = None, time.monotonic()
+        for part in (self.objective, self.criterion):  # now that the SUT is on its device
+            part.prepare(self.sut, self.data)
         if self.chunk is None:
             given = self.eval_batch_size
             tries = given == "auto" and self.trainer.is_global_zero
-            own = self.evaluator.fastest_chunk(self.searcher.needs_grad) if tries else given
+            cases = min(self.block_size, len(self.plan))
+            own = self.evaluator.fastest_chunk(self.searcher.needs_grad, cases) if tries else given
             self.chunk = int(self.trainer.strategy.broadcast(own))
-        self.evaluator.chunk = self.chunk
+        self.evaluator.chunk = self.seed_evaluator.chunk = self.chunk
         for callback in self._callbacks():
             callback.on_search_start(self.trainer, self)
 
@@ -237,11 +244,12 @@ class SearchTask(LightningModule):
         rng = SeedRandom(self.seed, number, len(block.plan), self.device)
         seeds = self.start(block, rng)
         first, shared = self.judge_seeds(block, seeds)
-        viable = torch.ones_like(seeds.label, dtype=torch.bool)
+        viable = first.logits.isfinite().all(1)
         if self.searcher.viable_seeds_only:
-            viable = first.logits.argmax(1) == seeds.label
+            viable &= first.logits.argmax(1) == seeds.label
         outcome = Outcome.at(seeds, first.success, viable, self.searcher.steps)
-        outcome.forward += self._passes(score=False) * ~shared
+        outcome.retire((~first.logits.isfinite().all(1)).nonzero().squeeze(1), seeds)
+        outcome.forward += self.passes(score=False) * ~shared
         self._run(outcome, seeds, viable, rng)
         last = self._judge_found(outcome, seeds, first)
         return tabulate(block, seeds, first, last, outcome, viable, self.searcher.has_seed)
@@ -250,11 +258,11 @@ class SearchTask(LightningModule):
         """The seeds' own images, each judged once, and which cases only share the judgement of an earlier one.
 
         Raises:
-            InputError: The SUT's logits are not finite.
+            InputError: No seed has finite logits.
         """
         index, again = first_of_each(block.plan.seed_id.to(self.device))
-        judged = self.evaluator.judge(seeds.latent[index], seeds.take(index))
-        if not bool(judged.logits.isfinite().all()):
+        judged = self.seed_evaluator.judge(seeds.latent[index], seeds.take(index))
+        if not bool(judged.logits.isfinite().all(1).any()):
             raise InputError(
                 f"{type(self.sut).__name__} answers with NaN or infinite logits: nothing it says can be trusted"
             )
@@ -268,20 +276,20 @@ class SearchTask(LightningModule):
         if not len(moved):
             return first
         found = self.evaluator.judge(outcome.latent[moved], seeds.take(moved))
-        outcome.forward[moved] += self._passes(score=False)
+        outcome.forward[moved] += self.passes(score=False)
         broken = ~found.logits.isfinite().all(1)
         outcome.retire(moved[broken], seeds)
         last = first.replace(moved[~broken], found.take((~broken).nonzero().squeeze(1)))
         outcome.note_success(last.success, self.searcher.steps)
         return last
 
-    def _passes(self, *, score: bool) -> int:
+    def passes(self, *, score: bool) -> int:
         """SUT forward passes that one candidate costs."""
         return 1 + self.criterion.sut_passes + (self.objective.sut_passes if score else 0)
 
     def _run(self, outcome: Outcome, seeds: Seeds, viable: Tensor, rng: SeedRandom) -> None:
         """Asks and tells until the budget is spent or every seed is done; a seed that is done costs nothing more."""
-        searcher, passes = self.searcher, self._passes(score=True)
+        searcher, passes = self.searcher, self.passes(score=True)
         active = viable.nonzero().squeeze(1)
         if len(active) and (solution := searcher.solve(seeds.take(active), self.evaluator, rng)) is not None:
             outcome.latent[active] = solution.latent
@@ -300,25 +308,27 @@ class SearchTask(LightningModule):
             self._step_end(step, evaluation)
             state = searcher.tell(state, evaluation, rng)
             ended = self._end(outcome, seeds, active, state, evaluation)
-            if bool(ended.any()):  # the one thing in a step that waits for the device
+            if ended is not None:
                 going = (~ended).nonzero().squeeze(1)
                 state, active = state.take(going), active[going]
                 rng.keep(going)
         if len(active):
             outcome.latent[active] = searcher.result(state)
 
-    def _end(self, outcome: Outcome, seeds: Seeds, active: Tensor, state: Any, evaluation: Evaluation) -> Tensor:
-        """Which active seeds have come to an end, [S] bool; their latents are noted."""
+    def _end(self, outcome: Outcome, seeds: Seeds, active: Tensor, state: Any, evaluation: Evaluation) -> Tensor | None:
+        """Which active seeds have come to an end, [S] bool, None for none; their latents are noted."""
         never = torch.zeros_like(active, dtype=torch.bool)
         broken = evaluation.fitness.isnan().any(dim=1)
         hit = evaluation.success.any(dim=1) & ~broken if self.searcher.stops_at_success else never
         own = self.searcher.done(state)
         own = never if own is None else own & ~hit & ~broken
-        if bool((hit | own | broken).any()):
-            outcome.latent[active[hit]] = _best_success(evaluation, hit)
-            outcome.latent[active[own]] = self.searcher.result(state)[own]
-            outcome.retire(active[broken], seeds)
-        return hit | own | broken
+        ended = hit | own | broken
+        if not bool(ended.any()):  # the one thing in a step that waits for the device
+            return None
+        outcome.latent[active[hit]] = _best_success(evaluation, hit)
+        outcome.latent[active[own]] = self.searcher.result(state)[own]
+        outcome.retire(active[broken], seeds)
+        return ended
 
     def _step_end(self, step: int, evaluation: Evaluation) -> None:
         info = StepInfo(step + 1, self.searcher.steps, evaluation)
@@ -334,9 +344,21 @@ class SearchTask(LightningModule):
 
 def _best_success(evaluation: Evaluation, done: Tensor) -> Tensor:
     """Of each done seed, the successful candidate with the lowest fitness, [S', *L]."""
-    fitness = evaluation.fitness.where(evaluation.success, torch.inf)[done]
+    finite = evaluation.fitness.nan_to_num(posinf=torch.finfo(torch.float32).max)  # a success may have no fitness
+    fitness = finite.where(evaluation.success, torch.inf)[done]
     latent = evaluation.latent[done]
     return latent[torch.arange(len(latent), device=latent.device), fitness.argmin(dim=1)]
+
+
+def _suts_in(part: object) -> dict[str, SUT]:
+    """Other SUTs that take part, wherever they are nested."""
+    found: dict[str, SUT] = {}
+    for name, value in vars(part).items():
+        if isinstance(value, SUT):
+            found[f"{type(part).__name__}.{name}"] = value
+        elif isinstance(value, (Objective, Criterion)):
+            found |= {f"{type(part).__name__}.{name}.{k}": sut for k, sut in _suts_in(value).items()}
+    return found
 
 
 def check_fit(searcher: Searcher, objective: Objective, criterion: Criterion, sut: SUT, seeds: SeedSource) -> None:
@@ -346,6 +368,8 @@ def check_fit(searcher: Searcher, objective: Objective, criterion: Criterion, su
         InputError: They cannot.
     """
     name, goals = type(searcher).__name__, (objective, criterion)
+    for goal in goals:
+        goal.check(sut)
     if searcher.needs_grad and not sut.differentiable:
         raise InputError(f"{name} follows gradients, and the SUT is a black box (differentiable: false)")
     if searcher.needs_grad and not objective.differentiable:

@@ -117,6 +117,17 @@ def test_every_searcher_does_the_same_when_it_goes_on_after_a_loss(every):
         check_equal(every / "one" / name, every / "again" / name)
 
 
+def test_two_processes_train_a_generator_and_judge_it(trained, tmp_path):
+    quality = f"""[{{class_path: GeneratorQuality, init_args: {{samples: 20, judge: {{class_path: lsgen.suts.pretrained,
+        init_args: {{path: {trained}/sut/best.ckpt}}}}}}}}]"""
+    args = ["fit", f"--config={ROOT}/configs/mnist5k/cvae.yaml", f"--trainer.callbacks={quality}"]
+    args += [f"--trainer.default_root_dir={tmp_path}", "--trainer.max_epochs=1", "--trainer.limit_train_batches=2"]
+    process = start([*args, "--trainer.devices=2", "--trainer.strategy=ddp", "--trainer.accelerator=cpu"])
+    output, _ = process.communicate(timeout=240)  # waits for ever where one process waits for the other
+    assert process.returncode == 0, output
+    assert "val/frechet_distance" in (tmp_path / "logs/version_0/metrics.csv").read_text()
+
+
 @pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_the_search_and_keeps_what_was_finished(search_args, small, tmp_path, kind):
     out = tmp_path / "interrupted"

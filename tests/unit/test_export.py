@@ -1,3 +1,5 @@
+import os
+
 import numpy as np
 import pytest
 from PIL import Image
@@ -11,7 +13,7 @@ from tests.unit.test_suite import MANIFEST, cases
 @pytest.fixture
 def suite(tmp_path) -> Suite:
     suite = Suite(tmp_path / "s")
-    suite.open({**MANIFEST, "data": {"class_names": ["zero", "one/two", "2", "drei ü"]}}, "")
+    os.close(suite.open({**MANIFEST, "data": {"class_names": ["zero", "one/two", "2", "drei ü"]}}, ""))
     for block in range(3):
         filled = cases(block)
         filled.arrays["image"] = (filled.arrays["image"] + filled.columns["id"].view(-1, 1, 1, 1)).byte()
@@ -55,7 +57,7 @@ def test_nothing_failed(suite, tmp_path, capsys):
     part = cases(0)
     part.columns["failed"][:] = False
     other = Suite(tmp_path / "none")
-    other.open({**MANIFEST, "blocks": 1}, "")
+    os.close(other.open({**MANIFEST, "blocks": 1}, ""))
     other.write(part)
     other.finish()
     assert main(["export", str(other.path), "--out", str(tmp_path / "out")]) == 0

@@ -91,7 +91,7 @@ def test_two_suts_that_disagree():
 
 def test_a_second_sut_for_other_images_is_refused():
     with pytest.raises(InputError, match="the second SUT takes"):
-        Disagree(other=Linear(side=5)).prepare(Linear(), None)
+        Disagree(other=Linear(side=5)).check(Linear())
 
 
 @pytest.mark.parametrize(

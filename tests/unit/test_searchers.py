@@ -342,7 +342,7 @@ def test_margin_gas_step_comes_from_the_generators_bounds():
         low.bind(generator)
 
 
-def test_as_published_copies_on_a_gan_and_judges_diffusion_at_another_guidance():
+def test_as_published_copies_on_a_gan_and_splices_diffusion_between_channels():
     searcher = MarginGA(population=7, elites=3, as_published=True)
     gan = GAN(width=2)
     gan.latent_bounds.copy_(torch.tensor([-4.0, 4.0]))
@@ -351,11 +351,23 @@ def test_as_published_copies_on_a_gan_and_judges_diffusion_at_another_guidance()
     children = searcher.cross(elite, SeedRandom(0, 0, 2))
     assert children.shape == (2, 4, 100)
     assert all(any(torch.equal(child, e) for e in elite[s]) for s in range(2) for child in children[s])
-    diffusion = Diffusion(image_shape=(1, 8, 8), channels=(8,), guidance=3.5)
+    diffusion = Diffusion(image_shape=(3, 8, 8), channels=(8,), guidance=3.5)
     diffusion.latent_bounds.copy_(torch.tensor([-4.0, 4.0]))
     assert searcher.bind(diffusion).guidance == 1.4
     assert diffusion.guidance == 3.5
+    elite = torch.arange(3.0)[None, :, None, None, None].expand(1, 3, 3, 8, 8)
+    channels = searcher.cross(elite, SeedRandom(0, 0, 1)).flatten(3)
+    assert bool((channels.amin(3) == channels.amax(3)).all())  # no channel is parted
     assert MarginGA().bind(diffusion) is diffusion
+
+
+def test_a_long_stall_does_not_blow_up_margin_gas_step():
+    searcher = MarginGA()
+    searcher.bind(Pixels())
+    size, best = torch.tensor([0.001]), torch.tensor([1.0])
+    for _ in range(200):
+        size = searcher.next_size(size, best, best)
+    assert float(size) == 1.0  # the width of the space
 
 
 def test_crossover_takes_the_head_of_one_and_the_tail_of_another():
@@ -431,6 +443,11 @@ def test_the_walk_has_steps_of_one_length_and_stays_in_its_ball():
         state = moved
     torch.testing.assert_close(lengths[0], torch.full((7,), 0.3))
     assert float(torch.stack(lengths).max()) <= 1 + 1e-5
+
+
+def test_the_stages_of_a_gan_are_those_of_its_average_also_while_it_trains():
+    space = ActivationPerturbation().bind(GAN(width=2).train())
+    assert space.sizes[1] > 0
 
 
 def test_a_third_of_the_stages_by_default_and_no_more_than_there_are():

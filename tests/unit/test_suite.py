@@ -10,9 +10,8 @@ from safetensors import SafetensorError
 import lsgen.suite
 from lsgen import load_suite
 from lsgen.errors import InputError
-from lsgen.search.callbacks import lock
 from lsgen.search.cases import Cases
-from lsgen.suite import SCHEMA, Suite
+from lsgen.suite import SCHEMA, Suite, lock
 
 MANIFEST = {"identity": "a" * 64, "blocks": 3, "num_classes": 4, "stopped_by": None}
 REQUIRED = ("id", "seed_id", "label", "seed_predicted", "predicted", "iterations", "queries", "backward_queries")
@@ -36,7 +35,7 @@ def cases(block: int, n: int = 5) -> Cases:
 @pytest.fixture
 def suite(tmp_path) -> Suite:
     suite = Suite(tmp_path / "s")
-    suite.open(MANIFEST, "model: {}\n")
+    os.close(suite.open(MANIFEST, "model: {}\n"))
     return suite
 
 
@@ -133,7 +132,7 @@ def test_a_finished_suite_that_lost_a_file_is_refused_until_the_search_restores_
         with pytest.raises(InputError, match=r"missing or damaged.*restores it"):
             read(load_suite(finished.path))
     again = Suite(finished.path)
-    again.open(MANIFEST, "")
+    os.close(again.open(MANIFEST, ""))
     assert not again.finished
     for block in {0, 1, 2} - set(again.blocks):
         again.write(cases(block))
@@ -147,7 +146,7 @@ def test_a_finished_suite_that_lost_a_file_is_refused_until_the_search_restores_
 def test_leftovers_of_a_killed_process_are_cleared(suite):
     (suite.path / "parts" / ".block-00000.parquet.123.tmp").write_text("half")
     (suite.path / "config.yaml").unlink()
-    Suite(suite.path).open(MANIFEST, "again: 1")
+    os.close(Suite(suite.path).open(MANIFEST, "again: 1"))
     assert not list(suite.path.rglob("*.tmp"))
     assert (suite.path / "config.yaml").read_text() == "again: 1"
 
@@ -161,15 +160,19 @@ def test_a_manifest_that_is_none_is_refused(suite, content):
 
 def test_one_search_at_a_time_writes_to_a_folder(suite):
     held = lock(suite.path)
+    half = suite.path / "parts/.block-00000.parquet.tmp"
+    half.touch()  # what the other search is writing
     with pytest.raises(InputError, match="another process"):
-        lock(suite.path)
+        Suite(suite.path).open(MANIFEST, "")
+    assert half.exists()
     os.close(held)
-    os.close(lock(suite.path))
+    os.close(Suite(suite.path).open(MANIFEST, ""))
+    assert not half.exists()
 
 
 def test_the_same_search_goes_on_and_another_is_refused(suite):
     suite.write(cases(0))
-    Suite(suite.path).open(MANIFEST, "")
+    os.close(Suite(suite.path).open(MANIFEST, ""))
     assert Suite(suite.path).blocks == [0]
     with pytest.raises(InputError, match="another configuration"):
         Suite(suite.path).open({**MANIFEST, "identity": "b" * 64}, "")

@@ -8,10 +8,12 @@ import pandas as pd
 import pytest
 import torch
 from lightning.pytorch.loggers import CSVLogger
+from torchmetrics.functional.image import structural_similarity_index_measure
 
 from lsgen.data import ImageData
 from lsgen.errors import InputError
-from lsgen.objectives import ConfidentTarget, CrossEntropy, LatentDistance, Misclassified, Objective
+from lsgen.generators import PixelSpace
+from lsgen.objectives import ConfidentTarget, CrossEntropy, Disagree, LatentDistance, Misclassified, Objective
 from lsgen.search import (
     BoundaryGA,
     DataSeeds,
@@ -26,6 +28,7 @@ from lsgen.search import (
 )
 from lsgen.search.seeds import first_of_each
 from lsgen.trainer import Trainer
+from lsgen.types import Candidates
 from tests.toys import Linear, Pixels, write_npz
 from tests.unit.test_searchers import SEARCHERS
 
@@ -235,6 +238,119 @@ def test_loggers_follow_a_search_round_by_round(data, tmp_path):
     assert live["best_fitness"].iloc[0] > live["best_fitness"].iloc[1]  # the search goes down
     assert rows["step"].is_monotonic_increasing
     assert rows["failure_rate"].iloc[-1] == pytest.approx(suite.summary["failure_rate"])
+
+
+class NaNAt(Linear):
+    """No number for dark images."""
+
+    def logits(self, x):
+        return super().logits(x).where(x.flatten(1).mean(1, keepdim=True) > 0.45, math.nan)
+
+
+def test_a_seed_without_an_answer_is_retired_and_no_case(data, tmp_path):
+    suite, _ = search(data, LatentPGD(steps=3), DataSeeds(per_class=6), tmp_path, sut=NaNAt(num_classes=CLASSES))
+    table = suite.table
+    dark = suite.array("seed_image").reshape(len(table), -1).mean(1) / 255 <= 0.45
+    assert 0 < dark.sum() < len(table)
+    assert (table["retired"] == (dark | table["retired"])).all()
+    assert not table["viable"][dark].any()
+    assert (table["iterations"][table["retired"]] == 3).all()
+
+
+class NaNImage(Pixels):
+    """Decodes to no image at all beyond a point."""
+
+    def decode(self, z, y):
+        return super().decode(z, y).where((z.amax(1) <= 1.0).view(-1, 1, 1, 1), math.nan)
+
+
+def test_an_image_that_is_no_number_is_never_a_failure(data, tmp_path):
+    task = SearchTask(
+        generator=NaNImage(num_classes=CLASSES), sut=Linear(num_classes=CLASSES), eval_batch_size=32,
+        searcher=LatentPGD(steps=9, step_size=0.2, radius=2.0), seeds=DataSeeds(per_class=4),
+    )  # fmt: skip
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="the SUT reads only")
+        trainer = Trainer(default_root_dir=tmp_path, enable_progress_bar=False, logger=False)
+        suite = trainer.search(task, datamodule=data, out=str(tmp_path / "s"))
+    assert suite.table["retired"].all()  # every walk leaves the cube sooner or later
+    assert np.array_equal(suite.latents, suite.array("seed_latent"))
+
+
+def test_one_task_can_search_other_data_and_one_searcher_serves_two_tasks(data, tmp_path):
+    _, task = search(data, LatentPGD(steps=1), DataSeeds(per_class=2), tmp_path / "a")
+    other = ImageData(name="npz", path=data.path, classes=[2, 1, 0])
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="the SUT reads only")
+        trainer = Trainer(default_root_dir=tmp_path, enable_progress_bar=False, logger=False)
+        suite = trainer.search(task, datamodule=other, out=str(tmp_path / "b"))
+    rows = suite.table["source_index"].to_numpy("int64")
+    assert (other["test"].labels[rows].numpy() == suite.table["label"]).all()
+
+    searcher, wide = MarginGA(), Pixels(num_classes=CLASSES)
+    wide.latent_bounds.copy_(torch.tensor([-9.0, 9.0]))
+    sut = Linear(num_classes=CLASSES)
+    first, second = (
+        SearchTask(generator=g, sut=sut, searcher=searcher, seeds=DataSeeds()) for g in (Pixels(num_classes=3), wide)
+    )
+    assert first.searcher.first_size < second.searcher.first_size
+
+
+def test_a_second_sut_is_found_wherever_it_is_nested(data):
+    other = Linear(num_classes=CLASSES, seed=1)
+    criterion = Misclassified() & Disagree(other=other)
+    parts = {"generator": Pixels(num_classes=CLASSES), "sut": Linear(num_classes=CLASSES), "seeds": DataSeeds()}
+    task = SearchTask(**parts, searcher=RandomSampling(), criterion=criterion)
+    assert set(task.weights()) == {"generator", "sut", "Both.second.Disagree.other"}
+
+
+def test_a_confident_target_must_lead_by_its_margin(data, tmp_path):
+    seeds, objective = DataSeeds(per_class=5, target="each"), ConfidentTarget(margin=0.9)
+    suite, _ = search(data, LatentPGD(steps=30, radius=1.0, early_stop=True), seeds, tmp_path, objective=objective)
+    p = torch.from_numpy(suite.array("logits")).softmax(1)
+    lead = -ConfidentTarget()(Candidates(p, p, p.log(), p, torch.tensor(suite.table["target"].to_numpy("int64")), p))
+    assert (suite.table["success"] == (lead.numpy() > 0.9)).all()
+    assert suite.table["success"].any()
+
+
+def test_ssim_is_that_of_the_stored_images_also_in_half_precision(tmp_path):
+    folder = write_npz(tmp_path / "data", n=12, side=16)
+    task = SearchTask(
+        generator=PixelSpace(image_shape=(1, 16, 16), num_classes=2), sut=Linear(side=16), eval_batch_size=32,
+        searcher=LatentPGD(steps=2, step_size=0.02), seeds=DataSeeds(per_class=3),
+    )  # fmt: skip
+    quiet = {"enable_progress_bar": False, "logger": False, "precision": "bf16-mixed"}
+    suite = Trainer(default_root_dir=tmp_path, **quiet).search(
+        task, datamodule=ImageData(name="npz", path=str(folder)), out=str(tmp_path / "s")
+    )
+    pairs = [torch.from_numpy(suite.array(k)).float() / 255 for k in ("image", "seed_image")]
+    wanted = structural_similarity_index_measure(*pairs, data_range=1.0, reduction="none")
+    np.testing.assert_allclose(suite.table["ssim"], wanted, atol=1e-4)
+
+
+def test_a_search_that_something_else_cut_short_names_no_budget(data, tmp_path):
+    parts = {"generator": Pixels(num_classes=CLASSES), "sut": Linear(num_classes=CLASSES), "eval_batch_size": 32}
+    task = SearchTask(**parts, searcher=RandomSampling(), seeds=DataSeeds(per_class=4), block_size=3)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="the SUT reads only")
+        trainer = Trainer(default_root_dir=tmp_path, enable_progress_bar=False, logger=False, limit_predict_batches=1)
+        suite = trainer.search(task, datamodule=data, out=str(tmp_path / "s"))
+    assert not suite.finished
+    assert suite.manifest["stopped_by"] is None
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: PriorSeeds(distribution="gauss"),
+        lambda: DataSeeds(split="train"),
+        lambda: DataSeeds(target="every"),
+        lambda: PairSeeds(others_per_class=0),
+    ],
+)
+def test_seeds_refuse_what_they_do_not_know(make):
+    with pytest.raises(InputError):
+        make()
 
 
 class Viewing(Linear):

@@ -214,8 +214,8 @@ def test_terms_of_equation_4_by_hand(tmp_path):
     codes = vqvae.codebook(z)
     assert torch.equal(hidden, codes)
     squares = sum(float((z[n] - codes[n]).detach().square().sum()) for n in range(6)) / 6
-    assert float(terms["codebook"]) == pytest.approx(0.3 * squares, rel=1e-5)
-    assert float(terms["commitment"]) == pytest.approx(0.6 * squares, rel=1e-5)
+    assert terms["codebook"].item() == pytest.approx(0.3 * squares, rel=1e-5)
+    assert terms["commitment"].item() == pytest.approx(0.6 * squares, rel=1e-5)
 
 
 def test_gradients_of_equation_4_go_where_the_paper_sends_them(tmp_path):
