@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Literal, get_args
 import torch
 from lightning.pytorch.core.optimizer import LightningOptimizer
 from lightning.pytorch.strategies import DDPStrategy
+from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -28,6 +29,7 @@ Quantiser = Literal["codebook", "none"]
 SHRINK = 4  # image side over latent side: two strided convolutions
 RESIDUALS = 2  # residual blocks at the bottom of encoder and decoder, as in the first VQ-VAE
 LR_DECAY = 0.1  # published
+FIRST_PHASE = 2.0  # larger than two mean squared errors of images can be together
 SSIM_KERNEL = 11  # smaller images have no SSIM
 
 
@@ -317,7 +319,9 @@ class VQVAE(Generator):
 
         ``loss``, by which the best checkpoint is kept, is the mean squared error of reconstructions and of decoded
         mixtures against the image, added. Both phases and both ablations have it, other than codebook and adversarial
-        terms, and it measures what a search needs: realism of mixtures, in the terms of the paper's Table 1.
+        terms, and it measures what a search needs: realism of mixtures, in the terms of the paper's Table 1. While a
+        fit with discriminators is still in its first phase, 2 is added: blurring a mixture towards the image lowers
+        the error, so the first phase would win, and the best checkpoint must be one of the second.
 
         ``reconstruction`` is the first of these errors, ``ssim`` the similarity of reconstructions, ``perplexity``
         that of the codes over all images, ``interpolation_ssim`` the similarity of mixtures with another class to the
@@ -336,7 +340,8 @@ class VQVAE(Generator):
         both = torch.cat([z, z.lerp(z[other], self.interpolation)])
         rebuilt, mixed = self.decode(both, y.repeat(2)).float().chunk(2)
         error = F.mse_loss(rebuilt, x)
-        values = {"loss": error + F.mse_loss(mixed, x), "reconstruction": error}
+        early = self.trainer.state.fn == TrainerFn.FITTING and self.discriminators and not self.joint
+        values = {"loss": error + F.mse_loss(mixed, x) + FIRST_PHASE * early, "reconstruction": error}
         if min(x.shape[2:]) >= SSIM_KERNEL:
             values["ssim"] = _ssim(rebuilt, x).mean()
             different = y[other] != y
