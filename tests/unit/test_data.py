@@ -328,6 +328,7 @@ def test_constructor_arguments_are_kept():
         "limit_per_class": 5,
         "val_share": 0.2,
         "batch_size": 7,
+        "balanced": True,
         "download": True,
     }
     assert describe(ImageData(**given)) == {"class": "ImageData", "args": given}
