@@ -131,7 +131,7 @@ def limit(task: SearchTask, n: int, chunk: int) -> None:
     for _ in range(-(-n // chunk)):
         with torch.set_grad_enabled(grad):
             point = z.detach().requires_grad_(grad)
-            logits = task.sut.logits(round8(task.generator.decode(point, y)))
+            logits = task.evaluator.logits(round8(task.evaluator.decode(point, y)))
             if grad:
                 torch.autograd.grad(logits.sum(), point)
 
@@ -150,56 +150,67 @@ def methods(generations: int, steps: int) -> dict[str, tuple[Searcher, Callable,
 
 def best_chunk(task: SearchTask) -> int:
     """The batch size at which the limit is reached."""
-    times = {n: min(_timed(lambda n=n: limit(task, 512, n)) for _ in range(2)) for n in (32, 64, 128, 256, 512)}
+    times = {n: min(_timed(lambda n=n: limit(task, 512, n)) for _ in range(3)) for n in (32, 64, 128, 256, 512)}
     return min(times, key=lambda n: times[n])
 
 
 def compare(options: argparse.Namespace) -> str:
     """The table of one generator and SUT."""
     data = ImageData(name=options.data)
-    text = "| method | seeds × rounds | lsgen, evaluations/s | published loop, evaluations/s | time of loop / lsgen | "
-    text += "time of lsgen / limit |\n|---|---|---|---|---|---|\n"
-    for name, (searcher, loop, rounds) in methods(options.generations, options.steps).items():
-        generator, sut = generators.pretrained(options.generator), suts.pretrained(options.sut)
-        source = (
-            DataSeeds(per_class=options.per_class) if generator.encodes else PriorSeeds(per_class=options.per_class)
-        )
-        task = SearchTask(
-            generator=generator, sut=sut, searcher=searcher, seeds=source, criterion=Never(), block_size=10_000
-        )
-        if options.compile:
-            generator.decode, sut.logits = torch.compile(generator.decode), torch.compile(sut.logits)
-        task.evaluator.chunk = task.evaluator.fastest_chunk(searcher.needs_grad)
-        plan = source.plan(data)
-        block = source.block(0, torch.arange(len(plan)), plan, data)
-        with torch.no_grad():
-            latent = source.latents(block, generator, task.evaluator.encode, SeedRandom(0, 0, len(plan)))
-        seeds = Seeds(searcher.lift(latent), plan.label)
-        text += _row(name, task, loop, rounds, seeds, options.repeats) + "\n"
-        print(text.splitlines()[-1], flush=True)
+    text = "| method | seeds × rounds | lsgen, new images/s | published loop, images/s | time of loop / lsgen | "
+    text += "time of lsgen / limit | batch: lsgen, limit |\n|---|---|---|---|---|---|---|\n"
+    for per_class in options.per_class:
+        for name, (searcher, loop, rounds) in methods(options.generations, options.steps).items():
+            task, seeds = prepare(options, searcher, per_class, data)
+            text += _row(name, task, loop, rounds, seeds, options) + "\n"
+            print(text.splitlines()[-1], flush=True)
     return text
 
 
-def _row(name: str, task: SearchTask, loop: Callable, rounds: int, seeds: Seeds, repeats: int) -> str:
+def prepare(
+    options: argparse.Namespace, searcher: Searcher, per_class: int, data: ImageData
+) -> tuple[SearchTask, Seeds]:
+    """What lsgen would set up, and the seeds."""
+    generator, sut = generators.pretrained(options.generator), suts.pretrained(options.sut)
+    kind = DataSeeds if generator.encodes else PriorSeeds
+    source = kind(per_class=per_class)
+    task = SearchTask(
+        generator=generator,
+        sut=sut,
+        searcher=searcher,
+        seeds=source,
+        criterion=Never(),
+        block_size=10_000,
+        compile=options.compile,
+    )
+    plan = source.plan(data)
+    task.evaluator.chunk = task.evaluator.fastest_chunk(searcher.needs_grad, len(plan) * searcher.candidates)
+    block = source.block(0, torch.arange(len(plan)), plan, data)
+    with torch.no_grad():
+        latent = source.latents(block, generator, task.evaluator.encode, SeedRandom(0, 0, len(plan)))
+    return task, Seeds(searcher.lift(latent), plan.label)
+
+
+def _row(name: str, task: SearchTask, loop: Callable, rounds: int, seeds: Seeds, options: argparse.Namespace) -> str:
     times: dict[str, list[float]] = {"lsgen": [], "loop": [], "limit": []}
     bounds = task.generator.latent.bounds or (-4.0, 4.0)
+    plain = generators.pretrained(options.generator), suts.pretrained(options.sut)  # as loaded, autograd on
+    for model in plain:
+        model.requires_grad_(True)
     new = _search(task, seeds)
     chunk, asked = best_chunk(task), 0
-    for _ in range(repeats):
+    for _ in range(options.repeats):
         times["lsgen"].append(_timed(lambda: _search(task, seeds)))
         times["limit"].append(_timed(lambda: limit(task, new, chunk)))
         started = time.perf_counter()
-        asked = sum(
-            loop(task.generator, task.sut, z, int(y), rounds, bounds)
-            for z, y in zip(seeds.latent, seeds.label, strict=True)
-        )
+        asked = sum(loop(*plain, z, int(y), rounds, bounds) for z, y in zip(seeds.latent, seeds.label, strict=True))
         times["loop"].append(time.perf_counter() - started)
     speed = {"lsgen": new / median(times["lsgen"]), "loop": asked / median(times["loop"])}
     gain = [b / a for a, b in zip(times["lsgen"], times["loop"], strict=True)]
     over = [a / c for a, c in zip(times["lsgen"], times["limit"], strict=True)]
     return (
         f"| {name} | {len(seeds.label)} × {rounds} | {speed['lsgen']:,.0f} | {speed['loop']:,.0f} | "
-        f"{_spread(gain)} | {_spread(over)} |"
+        f"{_spread(gain)} | {_spread(over)} | {task.evaluator.chunk}, {chunk} |"
     )
 
 
@@ -285,8 +296,10 @@ def run() -> None:
     parser.add_argument("--data", default="mnist")
     parser.add_argument("--generator", default="runs/mnist/vae/best.ckpt")
     parser.add_argument("--sut", default="runs/mnist/sut_cnn/best.ckpt")
-    parser.add_argument("--per-class", type=int, default=2)
-    parser.add_argument("--generations", type=int, default=20)
+    parser.add_argument(
+        "--per-class", type=int, nargs="+", default=[2, 10], help="seeds of each class, one or more sizes"
+    )
+    parser.add_argument("--generations", type=int, default=10)
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--compile", action="store_true")

@@ -71,6 +71,7 @@ class Searcher(ABC):
 
     Attributes:
         steps: Rounds of ask and tell; the budget of each seed.
+        candidates: Candidates of a seed in most rounds; the batch size is chosen for them.
         needs_grad: Whether ``tell`` uses the gradient of the fitness.
         needs_other: Whether seeds must come with the latent of another image.
         stops_at_success: Whether a seed is done with the first candidate that satisfies the criterion.
@@ -83,6 +84,7 @@ class Searcher(ABC):
     viable_seeds_only: ClassVar[bool] = False
     has_seed: ClassVar[bool] = True
     stops_at_success: bool = True
+    candidates: int = 1
     steps: int
 
     def objective(self, *, targeted: bool) -> Objective:

@@ -60,6 +60,11 @@ class Outcome:
         self.iterations[index] = self.budget
         self.latent[index] = seeds.latent[index]
 
+    def cut_budget(self, steps: int) -> None:
+        """The search ends for all after so many steps: that is what a seed without success has taken."""
+        self.budget = steps
+        self.iterations = self.iterations.clamp(max=steps)
+
     def note_success(self, success: Tensor, step: int) -> None:
         """A success at ``step`` counts unless there was an earlier one."""
         self.iterations = self.iterations.where(~success, self.iterations.clamp(max=step))

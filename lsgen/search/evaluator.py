@@ -19,6 +19,8 @@ from lsgen.suts import SUT
 from lsgen.types import Candidates, Evaluation, Seeds, from_uint8, round8, to_uint8
 
 CHUNK_SIZES = (32, 64, 128, 256, 512)
+CLEARLY = 0.95  # of the time of the best so far
+SHORT, LONG = 0.5, 2.0  # seconds: how long one size may be timed; a pass after which no larger size is tried
 FP16_SCALE = 4096.0  # a power of two, so that it costs no precision
 
 
@@ -118,31 +120,36 @@ class Evaluator:
             yield n, *pieces
 
     def seconds_per_image(self, chunk: int, needs_grad: bool) -> float:
-        """Time of one pass at this chunk size, per image, after a warm-up."""
+        """Time of one pass at this chunk size, per image: the best of a few after a warm-up, one if that is long."""
         device = self.generator.device
         z = torch.zeros(chunk, *self.generator.latent_shape, device=device)
         y = torch.zeros(chunk, dtype=torch.long, device=device)
         context = _context(Seeds(z, y, target=y))
-        self._score_chunk(needs_grad, z, *context)[0].cpu()  # waits for a GPU
-        start = time.perf_counter()
-        logits = self._score_chunk(needs_grad, z, *context)[0]
-        logits.cpu()  # waits for a GPU
-        return (time.perf_counter() - start) / chunk
+        times: list[float] = []
+        while len(times) < 2 or (len(times) < 5 and sum(times) < SHORT):
+            start = time.perf_counter()
+            self._score_chunk(needs_grad, z, *context)[0].cpu()  # waits for a GPU
+            times.append(time.perf_counter() - start)
+        return min(times[1:]) / chunk
 
     def fastest_chunk(self, needs_grad: bool, candidates: int = CHUNK_SIZES[-1]) -> int:
         """The chunk size that gets rounds of so many candidates done first, padding included, of a few that are tried.
 
-        It stops trying when larger ones get clearly slower, or do not fit into memory.
+        A larger one must be clearly faster: it pads more when few seeds are left. It stops trying when larger ones
+        get clearly slower, take long, or do not fit into memory.
         """
         best, best_time = CHUNK_SIZES[0], float("inf")
         for size in CHUNK_SIZES:
             try:
-                seconds = self.seconds_per_image(size, needs_grad) * size * -(-candidates // size)
+                once = self.seconds_per_image(size, needs_grad) * size
             except torch.OutOfMemoryError:
                 break
-            if seconds < best_time:
+            seconds = once * -(-candidates // size)
+            if seconds < CLEARLY * best_time:
                 best, best_time = size, seconds
             elif seconds > 1.3 * best_time:
+                break
+            if once > LONG:
                 break
         return best
 

@@ -43,7 +43,7 @@ class Genetic(Searcher):
             )
         self.population, self.elites, self.generations = population, elites, generations
         self.as_published = as_published
-        self.steps = generations
+        self.steps, self.candidates = generations, population - elites
 
     @property
     @abstractmethod

@@ -71,7 +71,7 @@ class LatentPGD(Searcher):
             raise InputError(f"LatentPGD needs momentum >= 0 and restarts >= 1, got {momentum} and {restarts}")
         self.steps, self.step_size, self.radius, self.norm = steps, step_size, radius, norm
         self.momentum, self.restarts, self.early_stop = momentum, restarts, early_stop
-        self.stops_at_success = early_stop
+        self.stops_at_success, self.candidates = early_stop, restarts
 
     def init(self, seeds: Seeds, rng: SeedRandom) -> PGDState:
         """Starts at the seeds, further tries anywhere in the ball."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
+import math
 import os
 import time
 from collections.abc import Callable
@@ -52,6 +53,8 @@ class SearchTask(LightningModule):
         channels_last: Whether convolutions are laid out for speed; where a SUT's code cannot take it, they are not.
         compile: Whether decoder and SUT are compiled: a minute's wait, then faster; suites are no longer equal bit for
             bit between runs.
+        max_queries: Most images of one seed that are shown to the SUT, the looks at the seed and at the found image
+            included; a round that would go beyond it is not begun. By default only the searcher's steps are limited.
         max_seconds: Time after which no further block is begun; running the search again goes on.
         max_failures: Failures, over all processes, after which no further block is begun.
     """
@@ -71,6 +74,7 @@ class SearchTask(LightningModule):
         eval_batch_size: int | Literal["auto"] = "auto",
         channels_last: bool = True,
         compile: bool = False,
+        max_queries: int | None = None,
         max_seconds: float | None = None,
         max_failures: int | None = None,
     ) -> None:
@@ -92,8 +96,9 @@ class SearchTask(LightningModule):
         self.objective = objective or searcher.objective(targeted=seeds.targeted)
         self.criterion = criterion or self.objective.criterion() or searcher.criterion(targeted=seeds.targeted)
         self.block_size, self.eval_batch_size = block_size, eval_batch_size
-        self.max_seconds, self.max_failures = max_seconds, max_failures
+        self.max_queries, self.max_seconds, self.max_failures = max_queries, max_seconds, max_failures
         check_fit(searcher, self.objective, self.criterion, sut, seeds)
+        self._check_max_queries()
         self.space = searcher.bind(generator)
         self.channels_last, self.compile = channels_last, compile
         if channels_last:
@@ -110,6 +115,19 @@ class SearchTask(LightningModule):
         self.failures_on_disk: Callable[[], int] = lambda: 0
         self.chunk: int | None = None  # the eval_batch_size in use
         self.requires_grad_(False)
+
+    def _check_max_queries(self) -> None:
+        name, looks = type(self.searcher).__name__, 2 * self.passes(score=False)
+        if self.max_queries is None:
+            return
+        if self.max_queries < looks:
+            raise InputError(
+                f"max_queries must be at least {looks}, for two looks at each seed, got {self.max_queries}"
+            )
+        if type(self.searcher).solve is not Searcher.solve:
+            raise InputError(
+                f"{name} asks the SUT by itself, so max_queries cannot hold it: set its own limits instead"
+            )
 
     # --- what decides the result ---------------------------------------------------------------------------------
 
@@ -144,6 +162,7 @@ class SearchTask(LightningModule):
             "eval_batch_size",
             "channels_last",
             "compile",
+            "max_queries",
         )
         content = {name: describe(getattr(self, name)) for name in parts}
         content |= {"generator settings": self.generator.settings(), "SUT settings": self.sut.settings()}
@@ -202,12 +221,15 @@ class SearchTask(LightningModule):
         if self.chunk is None:
             given = self.eval_batch_size
             tries = given == "auto" and self.trainer.is_global_zero
-            cases = min(self.block_size, len(self.plan))
-            own = self.evaluator.fastest_chunk(self.searcher.needs_grad, cases) if tries else given
+            own = self.evaluator.fastest_chunk(self.searcher.needs_grad, self._candidates()) if tries else given
             self.chunk = int(self.trainer.strategy.broadcast(own))
         self.evaluator.chunk = self.seed_evaluator.chunk = self.chunk
         for callback in self._callbacks():
             callback.on_search_start(self.trainer, self)
+
+    def _candidates(self) -> int:
+        """Images in the later rounds of a full block: what the batch size is chosen for."""
+        return min(self.block_size, len(self.plan)) * self.searcher.candidates
 
     def predict_step(self, batch: int, batch_idx: int) -> None:
         """Searches one block and hands its cases to the callbacks."""
@@ -280,7 +302,7 @@ class SearchTask(LightningModule):
         broken = ~found.logits.isfinite().all(1)
         outcome.retire(moved[broken], seeds)
         last = first.replace(moved[~broken], found.take((~broken).nonzero().squeeze(1)))
-        outcome.note_success(last.success, self.searcher.steps)
+        outcome.note_success(last.success, outcome.budget)
         return last
 
     def passes(self, *, score: bool) -> int:
@@ -300,10 +322,16 @@ class SearchTask(LightningModule):
         if len(active) < len(viable):
             state = state.take(active)
             rng.keep(active)
+        left = math.inf if self.max_queries is None else self.max_queries - 2 * self.passes(score=False)
         for step in range(searcher.steps):
             if not len(active):
                 return
-            evaluation = self.evaluator.score(searcher.ask(state), seeds.take(active), searcher.needs_grad)
+            candidates = searcher.ask(state)
+            left -= candidates.shape[1] * passes
+            if left < 0:
+                outcome.cut_budget(step)
+                break
+            evaluation = self.evaluator.score(candidates, seeds.take(active), searcher.needs_grad)
             outcome.count(active, evaluation, step, passes)
             self._step_end(step, evaluation)
             state = searcher.tell(state, evaluation, rng)

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from lsgen.errors import InputError
 from lsgen.generators import CVAE, GAN, VQVAE, Diffusion, PixelSpace
-from lsgen.objectives import CrossEntropy, Misclassified
+from lsgen.objectives import CrossEntropy, Misclassified, TopConfidence
 from lsgen.search import (
     ActivationPerturbation,
     BoundaryGA,
@@ -268,27 +268,20 @@ def test_margin_ga_follows_the_paper_seed_by_seed():
     evaluator, seeds = problem(searcher)
     found = searcher.result(run(searcher, evaluator, seeds, SeedRandom(0, 0, 7)))
     for i in range(7):
-        rng = SeedRandom(0, 0, 7)
-        wanted = slow_margin_ga(
-            evaluator, seeds.latent[i], seeds.label[i], searcher, lambda kind, *n, i=i, r=rng: getattr(r, kind)(*n)[i]
-        )
+        wanted = slow_margin_ga(evaluator, seeds.latent[i], seeds.label[i], searcher, draws_of(i))
         torch.testing.assert_close(found[i], wanted)
 
 
 @torch.no_grad()
-def slow_boundary_ga(evaluator, z0, label, searcher, draw):
-    """SINVAD's Fig. 3 for one seed, with the numbers of its code."""
+def slow_sinvad_ga(searcher, fitness, z0, draw, *, start, shrink, progress, reset):
+    """SINVAD's Fig. 3 for one seed, with the numbers of its code; ``fitness`` looks at one individual."""
     size, before = 0.1, math.inf
-    people = [z0 + 0.7 * noise for noise in draw("normal", searcher.population, 16)]
+    people = [z0 + start * noise for noise in draw("normal", searcher.population, 16)]
     scored = []
     for _ in range(searcher.generations):
-        for z in people:
-            logits = evaluator.sut.logits(round8(evaluator.generator.decode(z[None], label[None])))[0]
-            wrong = int(logits.argmax()) != int(label)
-            scored.append((float((z - z0).abs().sum()) if wrong else math.inf, z))
-        scored = sorted(scored, key=lambda pair: pair[0])[: searcher.elites]
+        scored = sorted(scored + [(fitness(z), z) for z in people], key=lambda pair: pair[0])[: searcher.elites]
         best = scored[0][0]
-        size = 0.7 * size if best == before else 0.1
+        size = shrink * size if best == before or abs(before - best) < progress else 0.1
         before = best
         n = searcher.population - searcher.elites
         one, two, cut = draw("uniform", 3, n)
@@ -300,8 +293,19 @@ def slow_boundary_ga(evaluator, z0, label, searcher, draw):
             point = 1 + int(cut[i] * 15)
             child = torch.cat([scored[a][1][:point], scored[b][1][point:]])
             child = child + size * noise[i] * (child != z0)
-            people.append(torch.where(back[i] < 0.5, z0, child))
+            people.append(torch.where(back[i] < reset, z0, child))
     return scored[0][1] if scored[0][0] < math.inf else z0
+
+
+def draws_of(i):
+    """The numbers that seed ``i`` of seven gets, draw by draw."""
+    rng = SeedRandom(0, 0, 7)
+    return lambda kind, *shape: getattr(rng, kind)(*shape)[i]
+
+
+def one_image(evaluator, z, label):
+    """What the SUT is shown of one latent, [1, C, H, W]."""
+    return round8(evaluator.generator.decode(z[None], label[None]))
 
 
 def test_boundary_ga_follows_the_paper_seed_by_seed():
@@ -309,11 +313,30 @@ def test_boundary_ga_follows_the_paper_seed_by_seed():
     evaluator, seeds = problem(searcher)
     found = searcher.result(run(searcher, evaluator, seeds, SeedRandom(0, 0, 7)))
     assert not torch.equal(found, seeds.latent)
-    for i in range(7):
-        rng = SeedRandom(0, 0, 7)
-        wanted = slow_boundary_ga(
-            evaluator, seeds.latent[i], seeds.label[i], searcher, lambda kind, *n, i=i, r=rng: getattr(r, kind)(*n)[i]
-        )
+    for i, (z0, label) in enumerate(zip(seeds.latent, seeds.label, strict=True)):
+
+        def fitness(z, z0=z0, label=label):
+            wrong = int(evaluator.sut.logits(one_image(evaluator, z, label)).argmax()) != int(label)
+            return float((z - z0).abs().sum()) if wrong else math.inf
+
+        wanted = slow_sinvad_ga(searcher, fitness, z0, draws_of(i), start=0.7, shrink=0.7, progress=0, reset=0.5)
+        torch.testing.assert_close(found[i], wanted)
+
+
+def test_differential_follows_the_paper_seed_by_seed():
+    other = Linear(seed=1)
+    searcher = Differential(other=other, population=8, elites=3, generations=8, progress=0.3, as_published=True)
+    evaluator, seeds = problem(searcher)
+    found = searcher.result(run(searcher, evaluator, seeds, SeedRandom(0, 0, 7)))
+    assert not torch.equal(found, seeds.latent)
+    for i, (z0, label) in enumerate(zip(seeds.latent, seeds.label, strict=True)):
+
+        def fitness(z, z0=z0, label=label):
+            image = one_image(evaluator, z, label)
+            one, two = (sut.logits(image).softmax(1)[0, label] for sut in (evaluator.sut, other))
+            return float((z - z0).abs().sum() * (2 + one - two)) if one <= 0.5 else math.inf
+
+        wanted = slow_sinvad_ga(searcher, fitness, z0, draws_of(i), start=1.2, shrink=0.5, progress=0.3, reset=0.2)
         torch.testing.assert_close(found[i], wanted)
 
 
@@ -400,6 +423,26 @@ def test_hill_climbing_goes_down_a_quadratic_and_tries_one_coordinate_at_a_time(
     assert float(fitness[-1].max()) < 0.02
 
 
+@torch.no_grad()
+def test_hill_climbing_follows_the_paper_seed_by_seed():
+    searcher = HillClimb(passes=3, step=0.2)
+    evaluator, seeds = problem(searcher)
+    found = searcher.result(run(searcher, evaluator, seeds, SeedRandom(0, 0, 7)))
+    assert not torch.equal(found, seeds.latent)
+    for i, (z, label) in enumerate(zip(seeds.latent, seeds.label, strict=True)):
+        draw = draws_of(i)
+
+        def fitness(z, label=label):
+            return -F.cross_entropy(evaluator.sut.logits(one_image(evaluator, z, label)), label[None])
+
+        for _ in range(3):  # SINVAD's Fig. 2: each coordinate in turn, kept where it helps
+            for coordinate in range(16):
+                moved = z.clone()
+                moved[coordinate] += 0.2 * draw("normal")
+                z = moved if fitness(moved) < fitness(z) else z
+        torch.testing.assert_close(found[i], z)
+
+
 def test_interpolation_is_exact_and_its_ends_are_the_two_images():
     _, seeds = problem()
     for share in (0.0, 0.25, 1.0):
@@ -431,6 +474,36 @@ def test_a_perturbation_of_a_stage_is_an_addition_to_its_output():
         hidden = stage(hidden) + (parts[i + 1] if i < 2 else 0)
     torch.testing.assert_close(space.decode(space.lift(z) + change, y), hidden.sigmoid())
     assert not generator.stages[0]._forward_hooks
+
+
+def test_the_walk_follows_the_paper_seed_by_seed():
+    torch.manual_seed(0)
+    generator, sut = (
+        CVAE(image_shape=(1, 16, 16), width=2, latent_dim=4).eval().requires_grad_(False),
+        Linear(side=16, num_classes=10),
+    )
+    searcher = ActivationPerturbation(steps=4, step_size=0.3, radius=0.8, stages=1)
+    z, label = torch.randn(3, 4), torch.tensor([1, 2, 3])
+    space = searcher.bind(generator)
+    evaluator = Evaluator(space, sut, TopConfidence(), Misclassified(), 32)
+    seeds = Seeds(searcher.lift(z), label)
+    found = searcher.result(run(searcher, evaluator, seeds, SeedRandom(0, 0, 3)))
+    for i in range(3):
+        p = [torch.zeros(1, 4), torch.zeros(1, *space.shapes[1])]  # of the latent, and of the first stage's output
+        for _ in range(4):
+            p = [part.requires_grad_() for part in p]
+            hidden = torch.cat([z[i : i + 1] + p[0], generator.embedding(label[i : i + 1])], dim=1)
+            hidden = generator.stages[0](hidden) + p[1]
+            for stage in generator.stages[1:]:
+                hidden = stage(hidden)
+            confidence = sut.logits(round8(hidden.sigmoid())).softmax(1).amax()
+            grads = torch.autograd.grad(confidence, p)
+            length = sum(float(g.square().sum()) for g in grads) ** 0.5
+            p = [(part - 0.3 * g / length).detach() for part, g in zip(p, grads, strict=True)]
+            size = sum(float(part.square().sum()) for part in p) ** 0.5
+            p = [part * min(1, 0.8 / size) for part in p]
+        change = torch.cat([part.flatten() for part in p])
+        torch.testing.assert_close(found[i] - seeds.latent[i], change, rtol=1e-4, atol=1e-5)
 
 
 def test_the_walk_has_steps_of_one_length_and_stays_in_its_ball():

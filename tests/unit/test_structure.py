@@ -20,9 +20,11 @@ LAYERS = [
     {"objectives", "surprise"},
     {"generators"},
     {"search"},
-    {"report", "analysis"},
+    {"report"},
     {"trainer"},
-    {"lightning_cli", "messages", "quickstart"},
+    {"lightning_cli", "messages"},
+    {"analysis"},
+    {"quickstart"},
     {"cli", "__main__"},
 ]
 

@@ -13,7 +13,15 @@ from torchmetrics.functional.image import structural_similarity_index_measure
 from lsgen.data import ImageData
 from lsgen.errors import InputError
 from lsgen.generators import PixelSpace
-from lsgen.objectives import ConfidentTarget, CrossEntropy, Disagree, LatentDistance, Misclassified, Objective
+from lsgen.objectives import (
+    ConfidentTarget,
+    Criterion,
+    CrossEntropy,
+    Disagree,
+    LatentDistance,
+    Misclassified,
+    Objective,
+)
 from lsgen.search import (
     BoundaryGA,
     DataSeeds,
@@ -26,6 +34,7 @@ from lsgen.search import (
     RandomSampling,
     SearchTask,
 )
+from lsgen.search.art import ArtAttack
 from lsgen.search.seeds import first_of_each
 from lsgen.trainer import Trainer
 from lsgen.types import Candidates
@@ -420,3 +429,26 @@ def test_first_of_each_keeps_the_earliest():
     first, again = first_of_each(key)
     assert torch.equal(key[first][again], key)
     assert first.tolist() == [1, 0, 4]
+
+
+class Never(Criterion):
+    def __call__(self, candidates):
+        return torch.zeros_like(candidates.label, dtype=torch.bool)
+
+
+def test_a_query_budget_ends_a_seeds_search_before_the_round_that_would_exceed_it(data, tmp_path):
+    searcher = MarginGA(population=7, elites=3, generations=50)
+    suite, _ = search(data, searcher, DataSeeds(per_class=2), tmp_path, criterion=Never(), max_queries=24)
+    counted = suite.table[suite.table["viable"]]
+    assert len(counted)
+    assert set(counted["queries"]) == {
+        2 + 7 + 3 * 4
+    }  # two looks, a population, three rounds of children; 25 is too many
+    assert set(counted["iterations"]) == {4}
+
+
+def test_query_budgets_that_cannot_be_kept_are_refused(data, tmp_path):
+    with pytest.raises(InputError, match="max_queries must be at least 2"):
+        search(data, LatentPGD(), DataSeeds(per_class=1), tmp_path, max_queries=1)
+    with pytest.raises(InputError, match="ArtAttack asks the SUT by itself"):
+        search(data, ArtAttack(attack="FastGradientMethod"), DataSeeds(per_class=1), tmp_path, max_queries=10)
