@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import pickle
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from lightning.pytorch import LightningModule
@@ -22,6 +22,7 @@ class SavedModule(LightningModule):
     """A LightningModule whose checkpoints can be opened by path alone."""
 
     role = "module"  # what a message calls it
+    runs_code: ClassVar[bool] = False  # whether its settings name Python code, which a file must never bring about
 
     def settings(self) -> Any:
         """What decides its answers beside the weights, as plain data; where its files lie is no part of it."""
@@ -41,8 +42,8 @@ def load(path: str | Path, base: type[ModuleT], change: dict[str, Any] | None = 
         change: Constructor arguments to replace.
 
     Raises:
-        InputError: The file is missing, not a checkpoint of lsgen, or holds something else than ``base``, or a changed
-            argument does not exist or needs other weights.
+        InputError: The file is missing, not a checkpoint of lsgen, holds something else than ``base`` or something that
+            would run code, or a changed argument does not exist or needs other weights.
     """
     checkpoint = read(path)
     about = checkpoint.get(KEY)
@@ -55,6 +56,11 @@ def load(path: str | Path, base: type[ModuleT], change: dict[str, Any] | None = 
         raise InputError(
             f"{path} holds a {about['class']}, which is not loaded; known {base.role}s: {', '.join(sorted(known))}"
         )
+    if known[about["class"]].runs_code:
+        raise InputError(
+            f"{path} names a {about['class']}, which runs code that its settings name, and a checkpoint may not: build "
+            f"it from settings of your own"
+        )
     unknown = set(change or {}) - set(about["args"])
     if unknown:
         raise InputError(
@@ -66,6 +72,7 @@ def load(path: str | Path, base: type[ModuleT], change: dict[str, Any] | None = 
     except RuntimeError as error:
         owner = f"a {about['class']} with {change}" if change else f"its own {about['class']}"
         raise InputError(f"{path}: its weights do not fit {owner}: {' '.join(str(error).split())[:300]}") from error
+    module.on_load_checkpoint(checkpoint)
     return module.eval()
 
 

@@ -22,6 +22,7 @@ import lsgen.surprise
 import lsgen.suts
 from lsgen import checkpoints
 from lsgen.errors import InputError
+from lsgen.messages import chain
 from lsgen.report.tables import print_suites
 from lsgen.trainer import Trainer
 
@@ -83,7 +84,7 @@ class LsgenCLI(LightningCLI):
         except (ValueError, TypeError) as error:
             if self.ready:
                 raise
-            raise InputError(" ".join(str(error).split())[:300]) from error  # a setting that its class refuses
+            raise _refusal(error) from error
 
     @staticmethod
     def subcommands() -> dict[str, set[str]]:
@@ -140,6 +141,14 @@ class LsgenCLI(LightningCLI):
         """Shows the headline numbers."""
         if self.trainer.is_global_zero and self.trainer.suite is not None:
             print_suites({type(self.model.searcher).__name__: self.trainer.suite})
+
+
+def _refusal(error: Exception) -> InputError:
+    """What a class said of a setting, without what the parser wraps around it."""
+    if isinstance(error, InputError):
+        return error
+    said = [cause for cause in chain(error) if isinstance(cause, InputError)]
+    return said[-1] if said else InputError(" ".join(str(error).split())[:300])
 
 
 _ = (lsgen.data, lsgen.generators, lsgen.objectives, lsgen.search, lsgen.surprise, lsgen.suts)

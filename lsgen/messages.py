@@ -13,7 +13,7 @@ from lsgen.errors import Diverged, InputError
 
 def explain(error: BaseException) -> tuple[int, str | None]:
     """Exit status, and a sentence where the cause is known (None: the traceback is the best there is)."""
-    causes = _chain(error)
+    causes = chain(error)
     for cause in causes:
         if isinstance(cause, InputError):
             return 2, str(cause)
@@ -91,9 +91,10 @@ def _class_names() -> list[str]:
     return names
 
 
-def _chain(error: BaseException | None) -> list[BaseException]:
-    chain: list[BaseException] = []
-    while error is not None and error not in chain:
-        chain.append(error)
+def chain(error: BaseException | None) -> list[BaseException]:
+    """An exception and what it came from, the first cause last."""
+    found: list[BaseException] = []
+    while error is not None and error not in found:
+        found.append(error)
         error = error.__cause__ or error.__context__
-    return chain
+    return found

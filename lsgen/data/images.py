@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, Dataset, WeightedRandomSampler
 
 from lsgen.data import sources
 from lsgen.data.arrays import Arrays, check_labels, chosen, limit, select, split
+from lsgen.data.faults import Fault
 from lsgen.data.pixels import tensors
 from lsgen.data.published import class_names
 from lsgen.errors import InputError
@@ -97,6 +98,8 @@ class ImageData(LightningDataModule):
         balanced: Whether training batches hold all classes alike, rare ones repeated: what a generator needs that is
             to give good images of each class. An epoch has as many images as before.
         download: Whether a data set that is not there may be downloaded to ``$LSGEN_DATA``.
+        fault: What is to be wrong with training and validation data, e.g. ``StrokeThickness``; nothing by default. The
+            test part stays as it is.
     """
 
     name: str
@@ -114,6 +117,7 @@ class ImageData(LightningDataModule):
         batch_size: int = 128,
         balanced: bool = False,
         download: bool = False,
+        fault: Fault | None = None,
     ) -> None:
         super().__init__()
         if batch_size < 1:
@@ -127,7 +131,7 @@ class ImageData(LightningDataModule):
         self._size = _height_width(image_size)
         self.name, self.path, self.batch_size, self.val_share = name, path, batch_size, val_share
         self.image_size, self.channels, self.classes = image_size, channels, classes
-        self.limit_per_class, self.balanced, self.download = limit_per_class, balanced, download
+        self.limit_per_class, self.balanced, self.download, self.fault = limit_per_class, balanced, download, fault
         self._parts: dict[str, InMemory] | None = None
         self._class_names: list[str] = []
         self._fingerprint: str | None = None
@@ -156,7 +160,7 @@ class ImageData(LightningDataModule):
         parts = {k: InMemory(*both) for k, both in tensors(filled, self._size, self.channels).items()}
         self._check_read(rows, parts)
         empty = InMemory(parts["train"].images[:0], parts["train"].labels[:0])
-        self._parts = {"val": empty, **parts}
+        self._parts = self._spoilt({"val": empty, **parts})
         skipped = sum(len(rows[k].labels) - len(part) for k, part in parts.items())
         _announce(self._summary(source.where, skipped))
 
@@ -183,12 +187,22 @@ class ImageData(LightningDataModule):
                 f"(channels, height, width); they must be alike: set image_size and channels"
             )
 
+    def _spoilt(self, parts: dict[str, InMemory]) -> dict[str, InMemory]:
+        """The parts with the fault in those that are trained on."""
+        if self.fault is None:
+            return parts
+        clean = {k: (parts[k].images, parts[k].labels) for k in ("train", "val")}
+        spoilt = self.fault.inject(clean, len(self._class_names))
+        return parts | {k: InMemory(*part) for k, part in spoilt.items()}
+
     def _summary(self, where: str, skipped: int) -> str:
         counts = ", ".join(f"{len(self[k]):,} {k}" for k in SPLITS)
         shape, classes = "×".join(map(str, self.image_shape)), self.num_classes
         return (
             f"data {self.name} ({where}): {counts} images of {shape}, {classes} classes, "
-            f"fingerprint {self.fingerprint[:8]}" + (f", {skipped} unreadable images skipped" if skipped else "")
+            f"fingerprint {self.fingerprint[:8]}"
+            + (f", {skipped} unreadable images skipped" if skipped else "")
+            + (f", with a fault: {self.fault}" if self.fault else "")
         )
 
     @property

@@ -43,6 +43,8 @@ class ExternalSUT(SUT):
         differentiable: False for a black box, which is asked for its outputs only.
     """
 
+    runs_code = True
+
     def __init__(
         self,
         *,

@@ -330,6 +330,7 @@ def test_constructor_arguments_are_kept():
         "batch_size": 7,
         "balanced": True,
         "download": True,
+        "fault": None,
     }
     assert describe(ImageData(**given)) == {"class": "ImageData", "args": given}
 

@@ -8,7 +8,7 @@ from safetensors.torch import save_file
 
 from lsgen import checkpoints
 from lsgen.errors import InputError
-from lsgen.suts import SUT, ExternalSUT
+from lsgen.suts import ExternalSUT, pretrained
 
 MODEL = """\
 from collections import namedtuple
@@ -147,13 +147,13 @@ def test_black_box_keeps_no_graph(folder):
     assert not external(differentiable=False).logits(x).requires_grad
 
 
-def test_checkpoint_round_trip(folder):
-    sut = external(model_args={"width": 6}, mean=[0.5], input_size=[6, 7])
-    checkpoint = {"state_dict": sut.state_dict()}
-    sut.on_save_checkpoint(checkpoint)
-    torch.save(checkpoint, "sut.ckpt")
-    x = torch.rand(2, *SHAPE)
-    assert torch.equal(checkpoints.load("sut.ckpt", SUT).logits(x), sut.logits(x))
+def test_no_checkpoint_brings_about_that_code_is_run(tmp_path):
+    args = {"model": "os.system", "model_args": {"command": f"touch {tmp_path / 'ran'}"}, "weights": "none"}
+    about = {"role": "SUT", "class": "ExternalSUT", "args": args | {"num_classes": 2, "image_shape": [1, 4, 4]}}
+    torch.save({"lsgen": about, "state_dict": {}}, tmp_path / "evil.ckpt")
+    with pytest.raises(InputError, match="names a ExternalSUT, which runs code"):
+        pretrained(tmp_path / "evil.ckpt")
+    assert not (tmp_path / "ran").exists()
 
 
 def test_hash_sees_weights_settings_and_code(folder):
