@@ -3,7 +3,8 @@
     LSGEN_DATA=... python scripts/generator_table.py --data mnist --judge runs/mnist/sut_cnn/best.ckpt \\
         runs/mnist/{vae,cvae,vqvae,gan,gan_resnet,diffusion}
 
-Each folder is what `lsgen fit` left (its best.ckpt is measured); the table and the pictures go to runs/generators.
+Each folder is what `lsgen fit` left (its best.ckpt is measured); the table and the pictures, one for each family and one
+with all, go to runs/generators.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import argparse
 from pathlib import Path
 
 import torch
+from matplotlib.figure import Figure
+from matplotlib.image import imread
 from torchvision.utils import save_image
 
 from lsgen import generators, suts
@@ -52,6 +55,17 @@ def row(folder: Path, data: ImageData, judge: suts.SUT, samples: int, out: Path)
     return f"| {folder.name} | " + " | ".join(cells) + " |\n"
 
 
+def together(folders: list[Path], data: str, out: Path) -> None:
+    """All families in one picture."""
+    across = min(3, len(folders))
+    figure = Figure(figsize=(4 * across, 4.2 * -(-len(folders) // across)), layout="constrained")
+    for place, folder in enumerate(folders, start=1):
+        axes = figure.add_subplot(-(-len(folders) // across), across, place, title=folder.name)
+        axes.imshow(imread(out / f"{data}_{folder.name}.png"))
+        axes.axis("off")
+    figure.savefig(out / f"{data}.png", dpi=90)
+
+
 def run() -> None:
     """Makes the table of one data set."""
     parser = argparse.ArgumentParser(description="Quality of trained generators side by side.")
@@ -69,6 +83,7 @@ def run() -> None:
     for folder in options.folders:
         text += row(folder, data, judge, options.samples, out)
         (out / f"{options.data}.md").write_text(text, encoding="utf-8")
+    together(options.folders, options.data, out)
     print(text)
 
 
