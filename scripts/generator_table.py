@@ -3,8 +3,8 @@
     LSGEN_DATA=... python scripts/generator_table.py --data mnist --judge runs/mnist/sut_cnn/best.ckpt \\
         runs/mnist/{vae,cvae,vqvae,gan,gan_resnet,diffusion}
 
-Each folder is what `lsgen fit` left (its best.ckpt is measured); the table and the pictures, one for each family and one
-with all, go to runs/generators.
+Each folder is what `lsgen fit` left (its best.ckpt is measured); the table and the pictures, one for each family and
+one with all, go to runs/generators.
 """
 
 from __future__ import annotations
