@@ -14,7 +14,7 @@ SOURCES = {"sut": "sut.yaml", "cvae": "cvae.yaml", "random": "search/random.yaml
 
 
 def main(args: list[str]) -> None:
-    """Trains, searches twice, compares.
+    """Trains, searches twice, clusters, reports.
 
     Args:
         args: Command line after ``quickstart``.
@@ -22,8 +22,8 @@ def main(args: list[str]) -> None:
     parser = argparse.ArgumentParser(
         prog="lsgen quickstart",
         description="Trains a small classifier and a CVAE on 5,000 embedded MNIST digits, searches for failures by "
-        "random sampling and by latent PGD, and compares them. Needs no download; a few minutes on two cores. Running "
-        "it again goes on where it stopped.",
+        "random sampling and by latent PGD, groups them, and writes a report about both. Needs no download; a few "
+        "minutes on two cores. Running it again goes on where it stopped.",
     )
     parser.add_argument(
         "--out", default="runs/quickstart", help="folder for everything it makes (default: %(default)s)"
@@ -32,16 +32,17 @@ def main(args: list[str]) -> None:
     started = time.perf_counter()
     configs = write_configs(out)
 
-    print("\n1/4  the classifier under test")
+    print("\n1/5  the classifier under test")
     _fit(configs["sut"], out / "sut")
-    print("\n2/4  the generator: a conditional VAE")
+    print("\n2/5  the generator: a conditional VAE")
     _fit(configs["cvae"], out / "cvae")
     _judge(out)
-    print("\n3/4  random sampling")
+    print("\n3/5  random sampling")
     _lsgen("search", configs["random"], "--out", str(out / "random"))
-    print("\n4/4  latent PGD")
+    print("\n4/5  latent PGD")
     _lsgen("search", configs["pgd"], "--out", str(out / "pgd"))
-    _compare(out)
+    print("\n5/5  failure regions and the report")
+    _report(out)
     print(f"done in {time.perf_counter() - started:.0f} s")
 
 
@@ -120,35 +121,40 @@ def _judge(out: Path) -> None:
     print(f"CVAE reconstructions read rightly:  {reconstruction_accuracy(cvae, sut, data, 'test', 1000):.1%} of 1,000")
 
 
-def _compare(out: Path) -> None:
+def _report(out: Path) -> None:
+    """Groups the failures, and shows both suites side by side: in the terminal, as a picture and as a page."""
+    from lsgen.analysis import clusters
+    from lsgen.report import html
     from lsgen.report.figures import failure_gallery
     from lsgen.report.tables import print_suites
     from lsgen.suite import load_suite
 
+    print(f"$ lsgen cluster {out / 'pgd'}")
+    clusters.main([str(out / "pgd")])
     suites = {name: load_suite(out / name) for name in ("random", "pgd")}
     print()
     print_suites(suites)
     print(factor(suites["random"].summary, suites["pgd"].summary))
     print(f"picture: {failure_gallery(suites['pgd'], out / 'failures.png')}")
+    html.main([*(str(suite.path) for suite in suites.values()), "--out", str(out / "report.html")])
 
 
 def factor(random: dict[str, Any], searched: dict[str, Any]) -> str:
     """How many times more failures a search found than random sampling, in a sentence.
 
-    Where random sampling found none, its rate is taken to be the upper end of a one-sided 95 % interval
-    (Clopper–Pearson: 1 − 0.05^(1/n)), so that the factor is a lower bound and not infinite.
-
     Example:
-        >>> factor({"failed": 2, "failure_rate": 0.002, "n_cases": 1000}, {"failed": 50, "failure_rate": 0.05})
+        >>> factor({"failed": 2, "n_cases": 1000}, {"failed": 50, "n_cases": 1000})
         'PGD found 25.0 times as many failures as random sampling (50 vs 2).'
     """
-    if random["failed"]:
-        times = searched["failure_rate"] / random["failure_rate"]
+    from lsgen.report.compare import times_as_often
+
+    ratio = times_as_often(searched, random)
+    if ratio is None:
+        return "There is no viable case to compare."
+    if not ratio.at_least:
         counts = f"{searched['failed']} vs {random['failed']}"
-        return f"PGD found {times:.1f} times as many failures as random sampling ({counts})."
-    upper = 1 - 0.05 ** (1 / random["n_cases"])
-    times = searched["failure_rate"] / upper
+        return f"PGD found {ratio.times:.1f} times as many failures as random sampling ({counts})."
     return (
         f"PGD found {searched['failed']} failures, random sampling none in {random['n_cases']:,} (its rate is below "
-        f"{upper:.2%} with 95 % confidence): PGD fails the SUT at least {times:.0f} times as often."
+        f"{ratio.rate:.2%} with 95 % confidence): PGD fails the SUT at least {ratio.times:.0f} times as often."
     )

@@ -41,6 +41,7 @@ SCHEMA = pa.schema(
         ("viable", pa.bool_()),
         ("predicted", pa.int64()),
         ("p_true", pa.float32()),
+        ("p_predicted", pa.float32()),
         ("failed", pa.bool_()),
         ("success", pa.bool_()),
         ("iterations", pa.int64()),

@@ -11,7 +11,10 @@ from lightning.pytorch import Callback, LightningDataModule, LightningModule
 from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint, ProgressBar
 from lightning.pytorch.loggers import CSVLogger
 
-from lsgen.search.callbacks import Preflight, SearchLogging, SearchProgress, SuiteWriter, check_task
+from lsgen.loggers import log_figure, sinks
+from lsgen.search.callbacks import Preflight, SearchCallback, SearchProgress, SuiteWriter, check_task
+from lsgen.search.task import SearchTask
+from lsgen.search.tracking import RunInfo, SearchLogging, run_labels
 from lsgen.suite import Suite
 
 
@@ -19,7 +22,8 @@ class Trainer(pl.Trainer):
     """Lightning's Trainer, which can also search.
 
     Unless told otherwise, ``fit`` keeps ``best.ckpt`` (lowest ``val/loss``) and ``last.ckpt`` in ``default_root_dir``,
-    and numbers go to ``default_root_dir/logs`` as CSV. All arguments are Lightning's.
+    and numbers go to ``default_root_dir/logs`` as CSV. Every logger learns of configuration, code, data and hardware.
+    All arguments are Lightning's.
     """
 
     callbacks: list[Callback]
@@ -41,7 +45,25 @@ class Trainer(pl.Trainer):
             ]
         if kwargs.get("logger") in (None, True):
             kwargs["logger"] = CSVLogger(save_dir=root, name="logs")
-        super().__init__(**{**kwargs, "callbacks": callbacks})
+        super().__init__(**{**kwargs, "callbacks": [*callbacks, RunInfo()]})
+
+    @functools.wraps(pl.Trainer.fit)
+    def fit(self, model: LightningModule, *args: Any, **kwargs: Any) -> None:  # type: ignore[override]
+        """Trains; see Lightning."""
+        self._begin("fit", model, *args, *kwargs.values())
+        super().fit(model, *args, **kwargs)
+
+    @functools.wraps(pl.Trainer.validate)
+    def validate(self, model: LightningModule | None = None, *args: Any, **kwargs: Any) -> Any:  # type: ignore[override]
+        """Measures on validation data; see Lightning."""
+        self._begin("validate", model, *args, *kwargs.values())
+        return super().validate(model, *args, **kwargs)
+
+    @functools.wraps(pl.Trainer.test)
+    def test(self, model: LightningModule | None = None, *args: Any, **kwargs: Any) -> Any:  # type: ignore[override]
+        """Measures on test data; see Lightning."""
+        self._begin("test", model, *args, *kwargs.values())
+        return super().test(model, *args, **kwargs)
 
     def search(
         self, model: LightningModule, datamodule: LightningDataModule | None = None, out: str | None = None
@@ -56,12 +78,14 @@ class Trainer(pl.Trainer):
             out: Folder of the suite; runs/<config name>-<8 hex digits> by default.
         """
         check_task(model)
+        self._begin("search", model, datamodule)
         self.predict_loop.inference_mode = False  # gradients to the latent are needed
         writer = SuiteWriter(out, self.search_name, self.search_config)
         own = self.callbacks
         others = [c for c in own if not isinstance(c, ProgressBar)]
         bar = [SearchProgress()] if len(others) < len(own) else []
-        self.callbacks = [*others, writer, SearchLogging(writer), Preflight(), *bar]
+        logging = SearchLogging(writer)
+        self.callbacks = [*others, writer, logging, SuiteFigures(logging), Preflight(), *bar]
         try:
             self.predict(model, datamodule=datamodule, return_predictions=False)
         finally:
@@ -69,6 +93,42 @@ class Trainer(pl.Trainer):
             writer.close()
         self.suite = writer.suite
         return writer.suite
+
+    def _begin(self, command: str, model: LightningModule | None, *given: Any) -> None:
+        """Tells loggers what the run is about before Lightning opens them."""
+        data = next((value for value in given if isinstance(value, LightningDataModule)), None)
+        if model is not None:
+            for sink in sinks(self):
+                sink.begin(run_labels(command, model, data), Path(self.default_root_dir))
+
+
+class SuiteFigures(SearchCallback):
+    """Hands figures of the report to every logger when a search ends.
+
+    Args:
+        logging: Who knows the suite and the step.
+    """
+
+    def __init__(self, logging: SearchLogging) -> None:
+        self.logging = logging
+
+    def on_search_end(self, trainer: pl.Trainer, task: SearchTask) -> None:
+        """Bars of each class, escape rates and, where the suite was clustered, its regions."""
+        suite = self.logging.writer.suite
+        if not trainer.is_global_zero or not trainer.loggers or not suite.blocks:
+            return
+        from lsgen.report import figures
+        from lsgen.report.entry import open_entries
+
+        entries = open_entries([suite.path])
+        drawings = {
+            "per_class": figures.per_class(entries),
+            "escape_rate": figures.escapes(entries[0]),
+            "regions": figures.region_map(entries[0]),
+        }
+        for name, drawing in drawings.items():
+            if drawing is not None:
+                log_figure(trainer, name, drawing.figure, self.logging.step)
 
 
 # the command line reads the signature, and with it which settings there are and what they mean

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from lsgen.cli import main
+from lsgen.studies import find
+from lsgen.studies.base import Lab, write
 
 ROOT = Path(__file__).parent.parent
 QUIET = ["--trainer.enable_progress_bar", "false", "--trainer.enable_model_summary", "false"]
@@ -53,3 +55,19 @@ def search_args(trained: Path):
         ]
 
     return build
+
+
+@pytest.fixture(scope="session")
+def study(tmp_path_factory: pytest.TempPathFactory):
+    """Runs a study once at the smallest scale; models are shared between studies."""
+    root, done = tmp_path_factory.mktemp("studies"), {}
+
+    def run(name: str):
+        if name not in done:
+            lab = Lab(out=root / name, scale="smoke", models=root / "models")
+            lab.out.mkdir()
+            done[name] = find(name).run(lab), lab
+            write(find(name), lab, done[name][0])
+        return done[name]
+
+    return run

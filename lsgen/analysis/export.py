@@ -1,4 +1,4 @@
-"""``lsgen export``: failures as PNG folders and as one npz, all of them or a diverse few for triage."""
+"""``lsgen export``: failures as PNG folders and as one npz: all of them, a diverse few for triage, or given cases."""
 
 from __future__ import annotations
 
@@ -21,24 +21,50 @@ def main(args: list[str]) -> None:
     parser = argparse.ArgumentParser(
         prog="lsgen export",
         description="Writes the failures of a suite as PNG files, one folder a class, and as failures.npz (images, "
-        "labels, predicted, ids, latents).",
+        "labels, predicted, ids, latents). With --ids, the given cases, failed or not, and cases.npz.",
     )
     parser.add_argument("suite", help="folder that `lsgen search` wrote, finished or not")
     parser.add_argument("--out", required=True, help="folder to write; must be new or empty")
-    parser.add_argument(
+    choice = parser.add_mutually_exclusive_group()
+    choice.add_argument(
         "--per-class",
         type=int,
         metavar="K",
         help="only K failures a class: no two the same image, chosen to lie far apart in the latent space",
     )
+    choice.add_argument("--ids", type=int, nargs="+", metavar="ID", help="these cases, by their id, failed or not")
     options = parser.parse_args(args)
     if options.per_class is not None and options.per_class < 1:
         raise InputError(f"--per-class must be at least 1, got {options.per_class}")
     suite = load_suite(options.suite)
+    note = "" if suite.finished else " (the suite is unfinished)"
+    if options.ids is not None:
+        rows = export_cases(suite, Path(options.out), options.ids)
+        print(f"{len(rows):,} of {len(suite.table):,} cases written to {options.out}{note}")
+        return
     rows = export(suite, Path(options.out), options.per_class)
     failed = suite.summary["failed"]
-    note = "" if suite.finished else " (the suite is unfinished)"
     print(f"{len(rows):,} of {failed:,} failures written to {options.out}{note}" if failed else f"no failures{note}")
+
+
+def export_cases(suite: Suite, out: Path, ids: list[int]) -> np.ndarray:
+    """Writes given cases below ``out`` and gives their rows, [M].
+
+    Args:
+        suite: Where they come from.
+        out: A new or empty folder.
+        ids: Numbers of the cases, as in the column ``id``.
+
+    Raises:
+        InputError: There is no such case, ``out`` holds something already, or cannot be written.
+    """
+    known = suite.table["id"].to_numpy("int64")
+    if missing := sorted(set(ids) - set(known.tolist())):
+        there = f"it has {known.min()} to {known.max()}" if len(known) else "it is empty"
+        raise InputError(f"--ids: the suite {suite.path} has no case {missing[0]}; {there}")
+    rows = np.flatnonzero(np.isin(known, ids))
+    _write(suite, rows, out, "cases.npz")
+    return rows
 
 
 def export(suite: Suite, out: Path, per_class: int | None = None) -> np.ndarray:
@@ -56,31 +82,36 @@ def export(suite: Suite, out: Path, per_class: int | None = None) -> np.ndarray:
     failed = np.flatnonzero((table["failed"] & table["viable"]).to_numpy(bool))
     if not len(failed):
         return failed
-    images, latents = suite.images, suite.latents
-    labels = table["label"].to_numpy("int64")
     if per_class is not None:
+        images, latents, labels = suite.images, suite.latents, table["label"].to_numpy("int64")
         groups = [failed[labels[failed] == k] for k in np.unique(labels[failed])]
         failed = np.sort(np.concatenate([g[diverse(images[g], latents[g], per_class)] for g in groups]))
+    _write(suite, failed, out, "failures.npz")
+    return failed
+
+
+def _write(suite: Suite, rows: np.ndarray, out: Path, arrays: str) -> None:
+    """Rows of a suite as PNG files in one folder a class, and as one npz file of that name."""
+    table, images = suite.table, suite.images
+    labels, predicted, ids = (table[name].to_numpy("int64") for name in ("label", "predicted", "id"))
     names = suite.manifest.get("data", {}).get("class_names")
-    predicted, ids = table["predicted"].to_numpy("int64"), table["id"].to_numpy("int64")
     try:
         if out.exists() and (not out.is_dir() or any(out.iterdir())):
             raise InputError(f"{out} exists and is not an empty folder: choose another --out")
-        for row in failed:
+        for row in rows:
             folder = out / class_folder(int(labels[row]), names)
             folder.mkdir(parents=True, exist_ok=True)
             _save_png(images[row], folder / f"case-{ids[row]:06d}_read-as-{predicted[row]}.png")
         np.savez_compressed(
-            out / "failures.npz",
-            images=_channels_last(images[failed]),
-            labels=labels[failed],
-            predicted=predicted[failed],
-            ids=ids[failed],
-            latents=latents[failed],
+            out / arrays,
+            images=_channels_last(images[rows]),
+            labels=labels[rows],
+            predicted=predicted[rows],
+            ids=ids[rows],
+            latents=suite.latents[rows],
         )
     except (PermissionError, NotADirectoryError, FileNotFoundError) as error:
         raise InputError(f"cannot write to {out} ({error.strerror}): choose another --out") from error
-    return failed
 
 
 def diverse(images: np.ndarray, latents: np.ndarray, k: int) -> np.ndarray:

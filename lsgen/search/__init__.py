@@ -13,6 +13,7 @@ from lsgen.search.pgd import LatentPGD
 from lsgen.search.random import RandomSampling
 from lsgen.search.seeds import DataSeeds, PairSeeds, PriorSeeds, SeedSource
 from lsgen.search.task import SearchTask
+from lsgen.search.tracking import SearchGallery
 
 __all__ = [
     "ActivationPerturbation",
@@ -28,6 +29,7 @@ __all__ = [
     "PriorSeeds",
     "RandomSampling",
     "SearchCallback",
+    "SearchGallery",
     "SearchTask",
     "Searcher",
     "SeedRandom",

@@ -1,10 +1,11 @@
-"""What happens around a search: progress, a look before the first step, numbers to the loggers, writing the suite."""
+"""What happens around a search: progress, a look before the first step, writing the suite."""
 
 from __future__ import annotations
 
 import importlib.metadata
 import os
 import platform
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,7 @@ from lsgen.generators.quality import reconstruction_accuracy, sample_accuracy
 from lsgen.search.base import Searcher, SeedRandom
 from lsgen.suite import Suite
 from lsgen.suts import accuracy
-from lsgen.types import Evaluation, describe
+from lsgen.types import Evaluation, Seeds, describe
 
 if TYPE_CHECKING:
     from lsgen.search.cases import Cases
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 LOOK = 1000  # seeds, samples and test images that are looked at before the first step
 STOPS = (None, "max_seconds", "max_failures")  # what may end a search
-EVERY = 10  # rounds between two live reports to the loggers
+BLINK = 0.1  # seconds between two looks at numbers for the bar
 READABLE = 0.9  # share of plain samples that the SUT must read for its failures to mean something
 PACKAGES = ("lsgen", "torch", "torchvision", "lightning", "torchmetrics", "safetensors", "pyarrow", "numpy")
 
@@ -39,6 +40,7 @@ class StepInfo:
     step: int  # from 1
     steps: int
     evaluation: Evaluation
+    seeds: Seeds | None = None  # the active ones, row by row those of the evaluation
 
 
 class SearchCallback(Callback):
@@ -60,6 +62,11 @@ class SearchCallback(Callback):
 class SearchProgress(TQDMProgressBar, SearchCallback):
     """A bar over blocks with the step within the block and the failure rate so far."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._drawn = 0.0
+        self._so_far: dict[str, str] = {}
+
     @property
     def predict_description(self) -> str:
         """What stands left of the bar."""
@@ -70,6 +77,7 @@ class SearchProgress(TQDMProgressBar, SearchCallback):
 
     def on_search_start(self, trainer: Trainer, task: SearchTask) -> None:
         """Draws the bar."""
+        self._so_far = {}
         super().on_predict_start(trainer, task)
 
     def on_predict_batch_start(self, trainer: Trainer, pl_module: LightningModule, *args: Any, **kwargs: Any) -> None:
@@ -79,21 +87,21 @@ class SearchProgress(TQDMProgressBar, SearchCallback):
 
     def on_search_step_end(self, trainer: Trainer, task: SearchTask, info: StepInfo) -> None:
         """Shows how many of the active seeds have a success in this step, and the best fitness."""
-        if self.is_enabled:
+        if self.is_enabled and time.monotonic() > self._drawn + BLINK:  # looking at numbers makes a GPU wait
             hits, best = info.evaluation.success.any(dim=1), float(info.evaluation.fitness.amin())
             more = {"hits": f"{int(hits.sum())}/{len(hits)}", "best": f"{best:.3g}"}
-            self._show(task, step=f"{info.step}/{info.steps}", **more)
+            self._show(step=f"{info.step}/{info.steps}", **more)
 
     def on_search_batch_end(self, trainer: Trainer, task: SearchTask, cases: Cases) -> None:
         """Shows the failure rate with this block in it."""
         if self.is_enabled:
-            self._show(task)
+            if int(task.failure_rate.total):
+                self._so_far = {"FR": f"{float(task.failure_rate.compute()):.1%}"}
+            self._show()
 
-    def _show(self, task: SearchTask, **more: str) -> None:
-        if int(task.failure_rate.total):
-            more = {"FR": f"{float(task.failure_rate.compute()):.1%}", **more}
-        self.predict_progress_bar.set_postfix(more, refresh=False)
-        self.predict_progress_bar.update(0)  # draws at most ten times a second
+    def _show(self, **more: str) -> None:
+        self.predict_progress_bar.set_postfix({**self._so_far, **more})  # and draws
+        self._drawn = time.monotonic()
 
 
 class Preflight(SearchCallback):
@@ -171,48 +179,6 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
-class SearchLogging(SearchCallback):
-    """Hands live and final numbers to the loggers, under the names of the summary.
-
-    The logger's step counts the rounds and blocks of this process, so that it only ever grows.
-    """
-
-    def __init__(self, writer: SuiteWriter) -> None:
-        self.writer = writer
-        self.step = 0
-
-    def on_search_step_end(self, trainer: Trainer, task: SearchTask, info: StepInfo) -> None:
-        """Active seeds, those with a success in this round, and their mean best fitness, every tenth round."""
-        self.step += 1
-        if info.step % EVERY == 1 and trainer.loggers:
-            evaluation = info.evaluation
-            best = evaluation.fitness.amin(dim=1)
-            hits = int(evaluation.success.any(dim=1).sum())
-            numbers: dict[str, float] = {"active_seeds": len(best), "hits": hits}
-            if bool(best.isfinite().any()):
-                numbers["best_fitness"] = float(best[best.isfinite()].mean())
-            self._log(trainer, numbers)
-
-    def on_search_batch_end(self, trainer: Trainer, task: SearchTask, cases: Cases) -> None:
-        """Failure rate and mean true-class probability of this process so far."""
-        self.step += 1
-        live = {"failure_rate": task.failure_rate, "mean_p_true": task.mean_p_true}
-        self._log(trainer, {k: float(v.compute()) for k, v in live.items()}, save=True)
-
-    def on_search_end(self, trainer: Trainer, task: SearchTask) -> None:
-        """Every number of the summary."""
-        self.step += 1
-        if trainer.is_global_zero and self.writer.suite.finished:
-            summary = self.writer.suite.summary
-            self._log(trainer, {k: v for k, v in summary.items() if isinstance(v, (int, float))}, save=True)
-
-    def _log(self, trainer: Trainer, numbers: dict[str, float], *, save: bool = False) -> None:
-        for logger in trainer.loggers:
-            logger.log_metrics(numbers, step=self.step)
-            if save:
-                logger.save()
-
-
 class SuiteWriter(SearchCallback):
     """Writes blocks as they are done, and joins them at the end.
 
@@ -244,7 +210,7 @@ class SuiteWriter(SearchCallback):
     def _open(self, task: SearchTask, identity: str) -> tuple[list[int], int | None, str | None]:
         """Blocks to do, batch size of an earlier start, and why the folder cannot be used, if so."""
         try:
-            self._lock = self.suite.open(_manifest(task, identity), self.config or _config_of(task))
+            self._lock = self.suite.open(_manifest(task, identity), self.config or _yaml(search_config(task)))
         except InputError as error:
             return [], None, str(error)
         done = set(self.suite.blocks)
@@ -316,14 +282,17 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _config_of(task: SearchTask) -> str:
-    """The configuration of a search that was put together in Python."""
+def _yaml(content: dict[str, Any]) -> str:
     import yaml
 
-    parts = ("searcher", "seeds", "objective", "criterion", "block_size", "eval_batch_size")
-    content = {"model": {p: describe(getattr(task, p)) for p in parts}, "data": describe(task.data)}
     text: str = yaml.safe_dump(content, sort_keys=False)
     return text
+
+
+def search_config(task: Any) -> dict[str, Any]:
+    """The configuration of a search that was put together in Python."""
+    parts = ("searcher", "seeds", "objective", "criterion", "block_size", "eval_batch_size")
+    return {"model": {p: describe(getattr(task, p)) for p in parts}, "data": describe(task.data)}
 
 
 def check_task(model: object) -> None:

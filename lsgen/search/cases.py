@@ -6,14 +6,11 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torchmetrics.functional.image import structural_similarity_index_measure
 
-from lsgen.metrics.functional import boundary_gap, true_probability
+from lsgen.metrics.functional import SSIM_WINDOW, boundary_gap, mse, pixel_norm, ssim, true_probability
 from lsgen.search.evaluator import Judged
 from lsgen.search.seeds import Block
 from lsgen.types import Evaluation, Seeds, from_uint8
-
-SSIM_KERNEL = 11  # pixels; the usual Gaussian window
 
 
 @dataclass
@@ -75,6 +72,9 @@ def tabulate(
 ) -> Cases:
     """Rows and arrays of a block.
 
+    ``pixel_l2`` and ``pixel_linf`` say what the search has changed: they are taken from the decoded seed. ``mse`` and
+    ``ssim`` say how true to life a case is: where the seed was encoded from an image, they are taken from that image.
+
     Args:
         block: Its seeds' numbers and origins.
         seeds: Start latents and labels.
@@ -94,6 +94,7 @@ def tabulate(
         "viable": viable,
         "predicted": predicted,
         "p_true": true_probability(last.logits, seeds.label),
+        "p_predicted": true_probability(last.logits, predicted),
         "failed": predicted != seeds.label,
         "success": last.success,
         "iterations": outcome.iterations,
@@ -105,7 +106,9 @@ def tabulate(
     origins = ("source_index", "target", "other_index", "other_label")
     columns |= {name: value for name in origins if (value := getattr(block.plan, name)) is not None}
     if has_seed:
-        columns |= _distances(seeds.latent, outcome.latent, from_uint8(first.image), from_uint8(last.image))
+        found, decoded = from_uint8(last.image), from_uint8(first.image)
+        original = decoded if block.image is None else from_uint8(block.image.to(found.device))
+        columns |= _moves(seeds.latent, outcome.latent, decoded, found) | _likeness(found, original)
     arrays = {
         "seed_latent": seeds.latent,
         "latent": outcome.latent,
@@ -120,20 +123,21 @@ def _on_cpu(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
 
 
-def _distances(z0: Tensor, z: Tensor, x0: Tensor, x: Tensor) -> dict[str, Tensor]:
-    """How far each case is from its seed: in the latent space, and as an image."""
-    latent, pixels = (z - z0).flatten(1), (x - x0).flatten(1)
-    distances = {
+def _moves(z0: Tensor, z: Tensor, x0: Tensor, x: Tensor) -> dict[str, Tensor]:
+    """How far the search has moved each case from its seed: in the latent space, and as an image."""
+    latent = (z - z0).flatten(1)
+    return {
         "latent_l1": latent.abs().sum(1),
         "latent_l2": latent.norm(dim=1),
         "latent_linf": latent.abs().amax(1),
-        "pixel_l2": pixels.norm(dim=1),
-        "pixel_linf": pixels.abs().amax(1),
-        "mse": pixels.square().mean(1),
+        "pixel_l2": pixel_norm(x, x0),
+        "pixel_linf": pixel_norm(x, x0, order=torch.inf),
     }
-    if min(x.shape[2:]) >= SSIM_KERNEL:
-        with torch.autocast(x.device.type, enabled=False):  # variances cancel in half precision
-            ssim = structural_similarity_index_measure(x.float(), x0.float(), data_range=1.0, reduction="none")
-        assert isinstance(ssim, Tensor)
-        distances["ssim"] = ssim.reshape(-1)
-    return distances
+
+
+def _likeness(image: Tensor, reference: Tensor) -> dict[str, Tensor]:
+    """How much each case looks like what it was made from; images too small for SSIM have none."""
+    likeness = {"mse": mse(image, reference)}
+    if min(image.shape[2:]) >= SSIM_WINDOW:
+        likeness["ssim"] = ssim(image, reference)
+    return likeness

@@ -19,8 +19,8 @@ from lsgen.suts import SUT
 from lsgen.types import Candidates, Evaluation, Seeds, from_uint8, round8, to_uint8
 
 CHUNK_SIZES = (32, 64, 128, 256, 512)
-CLEARLY = 0.95  # of the time of the best so far
-SHORT, LONG = 0.5, 2.0  # seconds: how long one size may be timed; a pass after which no larger size is tried
+CLEARLY = 0.97  # of the time of the best so far
+SHORT, LONG = 1.0, 2.0  # seconds: how long one size may be timed; a pass after which no larger size is tried
 FP16_SCALE = 4096.0  # a power of two, so that it costs no precision
 
 
@@ -126,7 +126,7 @@ class Evaluator:
         y = torch.zeros(chunk, dtype=torch.long, device=device)
         context = _context(Seeds(z, y, target=y))
         times: list[float] = []
-        while len(times) < 2 or (len(times) < 5 and sum(times) < SHORT):
+        while len(times) < 2 or (len(times) < 7 and sum(times) < SHORT):
             start = time.perf_counter()
             self._score_chunk(needs_grad, z, *context)[0].cpu()  # waits for a GPU
             times.append(time.perf_counter() - start)

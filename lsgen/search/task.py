@@ -331,9 +331,10 @@ class SearchTask(LightningModule):
             if left < 0:
                 outcome.cut_budget(step)
                 break
-            evaluation = self.evaluator.score(candidates, seeds.take(active), searcher.needs_grad)
+            asked = seeds.take(active)
+            evaluation = self.evaluator.score(candidates, asked, searcher.needs_grad)
             outcome.count(active, evaluation, step, passes)
-            self._step_end(step, evaluation)
+            self._step_end(step, evaluation, asked)
             state = searcher.tell(state, evaluation, rng)
             ended = self._end(outcome, seeds, active, state, evaluation)
             if ended is not None:
@@ -358,8 +359,8 @@ class SearchTask(LightningModule):
         outcome.retire(active[broken], seeds)
         return ended
 
-    def _step_end(self, step: int, evaluation: Evaluation) -> None:
-        info = StepInfo(step + 1, self.searcher.steps, evaluation)
+    def _step_end(self, step: int, evaluation: Evaluation, seeds: Seeds) -> None:
+        info = StepInfo(step + 1, self.searcher.steps, evaluation, seeds)
         for callback in self._callbacks():
             callback.on_search_step_end(self.trainer, self, info)
         if self._trainer is not None and self.trainer.received_sigterm:

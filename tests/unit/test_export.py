@@ -42,6 +42,18 @@ def test_a_few_of_each_class(suite, tmp_path):
     assert sorted(suite.table["label"].iloc[rows]) == [0, 1, 2, 3]
 
 
+def test_given_cases_failed_or_not(suite, tmp_path, capsys):
+    assert main(["export", str(suite.path), "--ids", "6", "0", "--out", str(tmp_path / "out")]) == 0
+    assert "2 of 15 cases" in capsys.readouterr().out
+    with np.load(tmp_path / "out/cases.npz", allow_pickle=False) as content:
+        assert content["ids"].tolist() == [0, 6]
+        assert np.array_equal(content["latents"], suite.latents[[0, 6]])
+    assert [f.name for f in sorted((tmp_path / "out").rglob("*.png"))] == [
+        "case-000000_read-as-0.png",
+        "case-000006_read-as-2.png",
+    ]
+
+
 def test_a_diverse_choice_has_no_image_twice_and_spreads():
     rng = np.random.default_rng(0)
     latents = np.concatenate([rng.normal(c, 0.01, (20, 3)) for c in (-5, 0, 5)])
@@ -72,6 +84,8 @@ def test_nothing_failed(suite, tmp_path, capsys):
         (["{s}", "--out", "{s}/o", "--per-class", "0"], "--per-class"),
         (["{s}", "--out", "{s}/manifest.json/o"], "cannot write"),
         (["{s}"], "--out"),
+        (["{s}", "--out", "{s}/o", "--ids", "3", "99"], "no case 99; it has 0 to 14"),
+        (["{s}", "--out", "{s}/o", "--ids", "3", "--per-class", "2"], "not allowed with"),
     ],
 )
 def test_bad_input(suite, args, words, capsys):

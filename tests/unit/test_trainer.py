@@ -1,8 +1,16 @@
+import inspect
+
+import lightning.pytorch as pl
+import pytest
 import torch
 from lightning.pytorch import LightningModule
 from torch.utils.data import DataLoader, TensorDataset
 
+import lsgen.trainer
 from lsgen import Trainer
+from lsgen.data import ImageData
+from lsgen.loggers import Sink
+from tests.toys import Linear, write_npz
 
 
 class Worsening(LightningModule):
@@ -29,3 +37,23 @@ def test_last_is_the_last_epoch_also_when_the_best_came_earlier(tmp_path):
     epochs = {n: torch.load(tmp_path / f"{n}.ckpt", weights_only=True)["epoch"] for n in ("best", "last")}
     assert epochs == {"best": 0, "last": 3}
     assert sorted(p.name for p in tmp_path.glob("*.ckpt")) == ["best.ckpt", "last.ckpt"]
+
+
+@pytest.mark.parametrize("name", ["fit", "validate", "test"])
+def test_the_command_line_sees_the_arguments_of_lightning(name):
+    assert inspect.signature(getattr(Trainer, name)) == inspect.signature(getattr(pl.Trainer, name))
+
+
+def test_loggers_are_told_what_a_run_is_about_before_they_are_opened(tmp_path, monkeypatch):
+    begun = []
+
+    class Recorder(Sink):
+        def begin(self, labels, folder):
+            begun.append((labels.command, labels.tags, folder))
+
+    monkeypatch.setattr(lsgen.trainer, "sinks", lambda trainer: [Recorder(None)])
+    data = ImageData(name="npz", path=str(write_npz(tmp_path / "data")))
+    trainer = Trainer(default_root_dir=tmp_path, logger=False, enable_progress_bar=False)
+    trainer.test(Linear(), datamodule=data, verbose=False)
+    trainer.validate(Linear(), data, verbose=False)
+    assert begun == [("test", ["npz", "Linear"], tmp_path), ("validate", ["npz", "Linear"], tmp_path)]
