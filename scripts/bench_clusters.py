@@ -30,7 +30,7 @@ def latents(cases: int, dimensions: int, structure: str, rng: np.random.Generato
     scattered = 1.2 * rng.standard_normal((cases, dimensions), dtype=np.float32)
     if structure == "none":
         return scattered
-    centres = rng.standard_normal((GROUPS, dimensions), dtype=np.float32)
+    centres = np.random.default_rng(1).standard_normal((GROUPS, dimensions), dtype=np.float32)  # those of every block
     grouped = centres[rng.integers(0, GROUPS, cases)] + np.float32(0.3 / 1.2) * scattered
     return np.where(rng.random((cases, 1)) < 1 / 3, scattered, grouped)
 
