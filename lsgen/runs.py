@@ -1,0 +1,56 @@
+"""Running shipped configurations from code: the same commands that a user would type, printed before they run."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+from lsgen.errors import InputError
+
+
+def shipped_configs() -> Path:
+    """The folder of shipped configurations, in a wheel or in a checkout."""
+    package = Path(__file__).parent
+    return next(p for p in (package / "configs", package.parent / "configs") if p.is_dir())
+
+
+def lsgen(*args: str) -> str:
+    """Runs one of Lightning's commands in this process and gives the line that does the same in a shell."""
+    from lsgen.lightning_cli import LsgenCLI
+
+    line = shlex.join(["lsgen", *args])
+    print(f"$ {line}", flush=True)
+    LsgenCLI(list(args))
+    return line
+
+
+def fit_once(config: Path, folder: Path, *more: str) -> str | None:
+    """Trains unless that was done; goes on with a training that was stopped.
+
+    Args:
+        config: What to train; ``trainer.max_epochs`` in it says when it is done, unless ``more`` does.
+        folder: Its ``default_root_dir``.
+        more: Further arguments of ``lsgen fit``.
+
+    Returns:
+        The command, None where nothing was left to do.
+    """
+    from lsgen import checkpoints
+
+    last = folder / "last.ckpt"
+    try:
+        trained = checkpoints.read(last)["epoch"] + 1
+    except InputError:  # none yet, or cut off while it was written
+        return lsgen("fit", "--config", str(config), *more)
+    if trained < _epochs(config, more):
+        return lsgen("fit", "--config", str(config), *more, "--ckpt_path", str(last))
+    print(f"already trained: {folder}", flush=True)
+    return None
+
+
+def _epochs(config: Path, more: tuple[str, ...]) -> int:
+    """The number of epochs that is asked for."""
+    import yaml
+
+    given = [m.partition("=")[2] for m in more if m.startswith("--trainer.max_epochs=")]
+    return int(given[-1] if given else yaml.safe_load(config.read_text(encoding="utf-8"))["trainer"]["max_epochs"])

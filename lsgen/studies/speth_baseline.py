@@ -1,0 +1,138 @@
+"""Speth et al., Tab. II and IV: latent PGD against random sampling of the same latent space, overall and per class."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from statistics import mean
+
+from lsgen.studies.base import Claim, Findings, Lab, Row, Study, repeated
+from lsgen.suite import Suite
+
+SUTS = {"mnist": ("sut_cnn", "sut_spinalnet"), "gtsrb32": ("sut_cnn", "sut_stn")}
+# Tab. IV: failure rate and mean true-class probability, of random sampling and of PGD
+PUBLISHED = {
+    ("mnist", "sut_cnn"): (0.0021, 0.9977, 0.1473, 0.8387),
+    ("mnist", "sut_spinalnet"): (0.0032, 0.9960, 0.2386, 0.7457),
+    ("gtsrb32", "sut_cnn"): (0.0778, 0.9096, 0.7587, 0.2439),
+    ("gtsrb32", "sut_stn"): (0.0174, 0.9807, 0.4417, 0.5577),
+}
+# Tab. II: failure rate of PGD for each class of GTSRB, in percent
+GTSRB_CLASSES = (
+    *(99.7, 84.9, 88.6, 94.3, 90.8, 94.2, 95.7, 94.7, 98.4, 41.8, 35.6, 70.5, 26.3, 32.4, 15.8, 98.1, 54.4, 2.6, 93.2),
+    *(99.6, 94.5, 99.7, 73.9, 99.7, 99.8, 46.0, 98.7, 98.9, 91.4, 99.9, 99.7, 97.4, 99.6, 52.2, 54.6, 60.0, 83.9, 56.8),
+    *(42.3, 49.3, 86.3, 97.0, 67.0),
+)
+METRICS = {"failure_rate": "failure rate", "mean_p_true": "mean probability of the true class"}
+
+
+def run(lab: Lab) -> Findings:
+    """Both methods on each SUT, uniform and normal seeds, over repeats."""
+    found, factors = Findings(rows=[]), {}
+    for data in lab.pick(smoke=("mnist",), laptop=("mnist", "gtsrb32"), paper=("mnist", "gtsrb32")):
+        for sut in SUTS[data][: lab.pick(smoke=1, laptop=2, paper=2)]:
+            factors[data, sut] = _one_sut(lab, found, data, sut)
+    few = lab.pick(smoke="2", laptop="200 (mnist) or 12 (gtsrb32)", paper="")
+    found.reduced = [f"{few} PGD cases a class in place of 2,000"] if few else []
+    if lab.scale != "smoke":
+        found.claims.append(
+            Claim(
+                "the gain over random sampling is larger on MNIST, whose SUTs are better trained, than on GTSRB",
+                min(factors["mnist", s] for s in SUTS["mnist"]) > max(factors["gtsrb32", s] for s in SUTS["gtsrb32"]),
+            )
+        )
+    return found
+
+
+def _one_sut(lab: Lab, found: Findings, data: str, sut: str) -> float:
+    """Adds the rows of one SUT; gives how many times as often PGD with uniform seeds fails it."""
+    rates: dict[tuple[str, str], float] = {}
+    for seeds in ("uniform", "normal"):
+        for i, method in enumerate(("random", "pgd")):
+            suites = [
+                _search(lab, data, sut, method, seeds, seed) for seed in range(lab.pick(smoke=1, laptop=3, paper=9))
+            ]
+            for j, (key, words) in enumerate(METRICS.items()):
+                published = PUBLISHED[data, sut][2 * i + j] if seeds == "uniform" else None
+                values = [s.summary[key] for s in suites]
+                found.rows.append(repeated(f"{data} {sut}, {method}, {seeds}", words, values, published, "%"))
+            rates[method, seeds] = mean(s.summary["failure_rate"] for s in suites)
+            if (method, seeds) == ("pgd", "uniform"):
+                found.figures.append(_per_class(lab, data, sut, suites))
+                found.rows += _agreement(data, sut, suites)
+    factor = rates["pgd", "uniform"] / max(rates["random", "uniform"], 1e-6)
+    by_paper = PUBLISHED[data, sut][2] / PUBLISHED[data, sut][0]
+    found.rows.append(Row(f"{data} {sut}, PGD over random, uniform", "factor", factor, by_paper))
+    found.claims += [
+        Claim(f"{data} {sut}: PGD fails the SUT more often than random sampling", factor > 1),
+        Claim(
+            f"{data} {sut}: normal seeds fail more often than uniform ones",
+            rates["pgd", "normal"] > rates["pgd", "uniform"] and rates["random", "normal"] > rates["random", "uniform"],
+        ),
+    ]
+    return factor
+
+
+def _search(lab: Lab, data: str, sut: str, method: str, seeds: str, seed: int) -> Suite:
+    few = {"mnist": 200, "gtsrb32": 12}[data]
+    per_class = lab.pick(smoke=2, laptop=few if method == "pgd" else {"mnist": 2000, "gtsrb32": 200}[data], paper=2000)
+    generator, judge = models(lab, data, sut)
+    return lab.search(
+        f"{data}-{sut}-{method}-{seeds}-{seed}",
+        f"{lab.data(data)}/search/{method}",
+        f"--model.generator.path={generator}",
+        f"--model.sut.path={judge}",
+        f"--model.seeds.per_class={per_class}",
+        f"--model.seeds.distribution={seeds}",
+        f"--seed_everything={seed}",
+    )
+
+
+def models(lab: Lab, data: str, sut: str = "sut_cnn") -> tuple[Path, Path]:
+    """Checkpoints of the CVAE and of a SUT of a data set."""
+    if lab.scale == "smoke":
+        return lab.model("mnist5k/cvae", smoke=["--model.width=4"]), lab.model("mnist5k/sut")
+    return lab.model(f"{data}/cvae"), lab.model(f"{data}/{sut}")
+
+
+def _per_class(lab: Lab, data: str, sut: str, suites: list[Suite]) -> tuple[Path, str]:
+    """A picture of Tab. II: the failure rate of each class."""
+    from matplotlib.figure import Figure
+
+    rates = _class_rates(suites)
+    figure = Figure(figsize=(max(5, 0.25 * len(rates)), 2.6), layout="constrained")
+    axes = figure.subplots()
+    axes.bar(range(len(rates)), [100 * r for r in rates], color="#0072b2", label="measured")
+    if data == "gtsrb32":
+        axes.scatter(range(len(rates)), GTSRB_CLASSES, color="#d55e00", marker="_", label="published", zorder=3)
+        axes.legend()
+    axes.set(xlabel="class", ylabel="failure rate, %", ylim=(0, 105), xticks=range(len(rates)))
+    axes.tick_params("x", labelsize=7)
+    file = lab.out / f"per_class_{data}_{sut}.png"
+    figure.savefig(file, dpi=130)
+    return file, f"{data} {sut}: failure rate of latent PGD by class"
+
+
+def _class_rates(suites: list[Suite]) -> list[float]:
+    tables = [s.summary["per_class"] for s in suites]
+    return [mean(t[k]["failure_rate"] or 0.0 for t in tables) for k in tables[0]]
+
+
+def _agreement(data: str, sut: str, suites: list[Suite]) -> list[Row]:
+    """How alike the order of the classes is to the published one, where that is known."""
+    from scipy.stats import spearmanr
+
+    if (data, sut) != ("gtsrb32", "sut_cnn"):
+        return []
+    rank = spearmanr(_class_rates(suites), GTSRB_CLASSES).statistic
+    return [
+        Row(f"{data} {sut}, PGD, uniform", "rank correlation of class failure rates with Tab. II", float(rank), 1.0)
+    ]
+
+
+STUDY = Study(
+    name="speth-baseline",
+    shows="latent PGD against random sampling, overall and per class",
+    source="Speth et al., Tab. II and IV",
+    cost={"smoke": "half a minute", "laptop": "20 minutes", "paper": "a day"},
+    run=run,
+)
