@@ -622,7 +622,7 @@ def _write_files(
         }
     )
     table.to_parquet(folder / "cases.parquet", index=False)
-    (folder / "clusters.json").write_text(json.dumps(content, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+    (folder / "clusters.json").write_text(_json(content), encoding="utf-8")
     centroids = [region.centroid for region in found.regions]
     medoids = cases.row[[region.medoid for region in found.regions]]
     arrays = {
@@ -632,6 +632,13 @@ def _write_files(
     }
     save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, folder / "centroids.safetensors")
     _draw(suite, found, content, points, images).savefig(folder / "clusters.png", dpi=110)
+
+
+def _json(content: dict[str, Any]) -> str:
+    """Indented, but for the matrices: a number a line would be no help to anybody."""
+    matrices = json.dumps(content["distances"], allow_nan=False)
+    text = json.dumps({**content, "distances": None}, indent=2, allow_nan=False)
+    return text.removesuffix("null\n}") + matrices + "\n}\n"
 
 
 @contextmanager

@@ -249,13 +249,23 @@ def jensen_shannon(a: np.ndarray, b: np.ndarray) -> float:
         >>> jensen_shannon(near, near), round(jensen_shannon(near, far), 6)
         (0.0, 1.0)
     """
+    return _normal_distance(_normal(a), _normal(b))
+
+
+def _normal(latents: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and standard deviation in each coordinate of latents [N, *L], [D] each."""
+    flat = latents.reshape(len(latents), -1).astype(float)
+    return flat.mean(0), flat.std(0)
+
+
+def _normal_distance(a: tuple[np.ndarray, np.ndarray], b: tuple[np.ndarray, np.ndarray]) -> float:
+    """The largest Jensen-Shannon distance between two normals over the coordinates."""
     from scipy.integrate import trapezoid
 
-    groups = [np.reshape(g, (len(g), -1)).astype(float) for g in (a, b)]
-    least = 1e-3 * np.concatenate(groups).std(0) + 1e-12  # equal members are narrow, not a spike without width
-    normals = [(g.mean(0), np.maximum(g.std(0), least)) for g in groups]
-    steps = np.linspace(-8, 8, 257)[:, None]
-    x = np.sort(np.concatenate([mean + spread * steps for mean, spread in normals]), axis=0)  # fine at both, [514, D]
+    least = 1e-3 * np.maximum(np.maximum(a[1], b[1]), np.abs(a[0] - b[0])) + 1e-12  # equal members: narrow, no spike
+    normals = [(mean, np.maximum(spread, least)) for mean, spread in (a, b)]
+    steps = np.linspace(-8, 8, 129)[:, None]
+    x = np.sort(np.concatenate([mean + spread * steps for mean, spread in normals]), axis=0)  # fine at both, [258, D]
     logs = [-0.5 * ((x - m) / s) ** 2 - np.log(s * np.sqrt(2 * np.pi)) for m, s in normals]
     middle = np.logaddexp(*logs) - np.log(2)
     divergence = trapezoid(sum(0.5 * np.exp(own) * (own - middle) for own in logs), x, axis=0) / np.log(2)
@@ -269,18 +279,20 @@ def distances(regions: list[Region], latents: np.ndarray) -> dict[str, list[list
         regions: C of them.
         latents: Of all challenging cases, [N, *L].
     """
-    measures: dict[str, Callable[[Region, Region], float]] = {
-        "centroid": lambda a, b: centroid_distance(a.centroid, b.centroid),
-        "jensen_shannon": lambda a, b: jensen_shannon(latents[a.members], latents[b.members]),
+    normals = [_normal(latents[region.members]) for region in regions]
+    return {
+        "centroid": _matrix([region.centroid for region in regions], centroid_distance),
+        "jensen_shannon": _matrix(normals, _normal_distance),
     }
-    matrices = {}
-    for name, measure in measures.items():
-        matrix = np.zeros((len(regions), len(regions)))
-        for i, a in enumerate(regions):
-            for j, b in enumerate(regions[:i]):
-                matrix[i, j] = matrix[j, i] = measure(a, b)
-        matrices[name] = matrix.round(4).tolist()
-    return matrices
+
+
+def _matrix(things: list[Any], distance: Callable[[Any, Any], float]) -> list[list[float]]:
+    matrix = np.zeros((len(things), len(things)))
+    for i, a in enumerate(things):
+        for j, b in enumerate(things[:i]):
+            matrix[i, j] = matrix[j, i] = distance(a, b)
+    rounded: list[list[float]] = matrix.round(4).tolist()
+    return rounded
 
 
 # --- where a known fault lies --------------------------------------------------------------------------------------

@@ -30,7 +30,7 @@ from lsgen.search.base import Searcher
 from lsgen.search.callbacks import LOOK
 from lsgen.types import describe
 
-BATCH = 32  # images in a timed pass
+BATCH = 32  # images in a timed pass, and the smallest batch of a search
 SHORT = 0.5  # seconds after which no further pass is timed
 BACKWARD = 2.0  # what a backward pass costs, in forward passes
 
@@ -154,7 +154,8 @@ class Inspector:
         """The task of a cell, with its data."""
         models = [m for m in (cell.sut, cell.generator) if m.label in stand_ins]
         paths = {f"model.{m.role}.path": str(stand_ins[m.label]) for m in models}
-        command = Built(replace(cell, flags={**cell.flags, **paths, "trainer.logger": False}).args)
+        flags = {key: value for key, value in cell.flags.items() if not key.startswith("trainer.logger")}
+        command = Built(replace(cell, flags={**flags, **paths, "trainer.logger": False}).args)
         task: Any = command.model
         if not isinstance(task, SearchTask):
             raise InputError(f"{cell.config} is not the configuration of a search: its model is {type(task).__name__}")
@@ -176,12 +177,12 @@ class Inspector:
             self._sut_seconds[cell.sut.label] = _seconds(lambda: sut.logits(images))
         decoding, asking = facts.decode_ms / 1000, self._sut_seconds[cell.sut.label]
         overhead = building + LOOK * (decoding + 2 * asking)  # samples of the generator, and test images
-        queries, decoded = most_queries(task)
+        queries = most_queries(task)
         outlook = Outlook(seeds=len(task.plan), queries=queries, overhead=overhead)
         if queries is None:
             return outlook
-        passes = 1 + BACKWARD * task.searcher.needs_grad
-        return replace(outlook, seconds=passes * (decoded * decoding + queries * asking))
+        once = decoding + asking * task.passes(score=True)
+        return replace(outlook, seconds=most_passes(task) * once * (1 + BACKWARD * task.searcher.needs_grad))
 
     def _facts(self, model: Model, generator: Generator) -> Facts:
         weights = checkpoints.weights_sha256(generator)
@@ -214,15 +215,26 @@ def reason_of(error: BaseException) -> str:
     return explain(error)[1] or f"{type(error).__name__}: {error}"
 
 
-def most_queries(task: SearchTask) -> tuple[int | None, int]:
-    """Images that the SUT may see, None where the method decides by itself, and images that are decoded for it."""
-    searcher, seeds = task.searcher, len(task.plan)
+def most_queries(task: SearchTask) -> int | None:
+    """Images that the SUT may see; None where the method decides by itself."""
+    searcher = task.searcher
     if type(searcher).solve is not Searcher.solve:
-        return None, 0
-    rounds, looks = searcher.candidates * searcher.steps, min(searcher.steps, 1) + 1  # at the seed, and at the end
+        return None
+    looks = min(searcher.steps, 1) + 1  # at the seed, and at what became of it
+    rounds = searcher.candidates * searcher.steps
     each = rounds * task.passes(score=True) + looks * task.passes(score=False)
-    share = 1.0 if task.max_queries is None else min(1.0, task.max_queries / each)
-    return int(seeds * each * share), int(seeds * (rounds + looks) * share)
+    return len(task.plan) * min(each, task.max_queries or each)
+
+
+def most_passes(task: SearchTask) -> int:
+    """Images that go through the networks when no seed ends early; batches that are not full count as full."""
+    searcher, size = task.searcher, min(task.block_size, len(task.plan))
+    of_block = searcher.steps * _padded(size * searcher.candidates) + 2 * _padded(size)
+    return of_block * -(-len(task.plan) // size)
+
+
+def _padded(images: int) -> int:
+    return -(-images // BATCH) * BATCH
 
 
 def trained_minutes(checkpoint: Path | None) -> float | None:

@@ -6,7 +6,7 @@ from itertools import groupby
 
 from lsgen.bench.check import Outlook
 from lsgen.bench.folder import is_finished
-from lsgen.bench.grid import Cell, Grid
+from lsgen.bench.grid import Cell, Grid, counted
 from lsgen.bench.sheets import Sheet, Shown
 from lsgen.bench.write import show_sheet
 from lsgen.search.callbacks import duration
@@ -35,7 +35,7 @@ def forecast(grid: Grid, outlooks: Outlooks) -> Sheet:
             cost = [f"{outlook.seeds:,}", _count(outlook.queries), _time(outlook)]
         state = _state(cells, outlooks)
         rows.append([Shown(t) for t in (data, sut, search, generator, state, str(len(cells)), *cost)])
-    return Sheet(f"{grid.name}: {len(grid.cells)} cells in {grid.out}", headings, rows, 5, [])
+    return Sheet(f"{grid.name}: {counted(len(grid.cells))} in {grid.out}", headings, rows, 5, [])
 
 
 def _state(cells: list[Cell], outlooks: Outlooks) -> str:
@@ -57,7 +57,7 @@ def _sum(grid: Grid, outlooks: Outlooks, jobs: int) -> str:
     cost = f", at most {queries:,} SUT queries and about {duration(seconds / jobs)} in {processes}" if known else ""
     training = "; training comes on top" if any(m.missing and m.config for m in grid.models) else ""
     finished = len(grid.cells) - len(todo) - len(refused)
-    return f"{len(todo)} cells to do{cost}{training}; {finished} finished, {len(refused)} refused"
+    return f"{counted(len(todo))} to do{cost}{training}; {finished} finished, {len(refused)} refused"
 
 
 def _count(number: int | None) -> str:

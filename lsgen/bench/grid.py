@@ -206,6 +206,16 @@ def slug(text: str) -> str:
     return re.sub(r"[^\w.]+", "-", text).strip("-")
 
 
+def counted(cells: int) -> str:
+    """So many cells, in words.
+
+    Example:
+        >>> counted(1), counted(1200)
+        ('1 cell', '1,200 cells')
+    """
+    return f"{cells:,} cell{'' if cells == 1 else 's'}"
+
+
 def as_args(flags: Flags) -> list[str]:
     """Flags as a command line takes them; what names a class stands before the settings of that class.
 

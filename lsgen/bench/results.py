@@ -111,7 +111,15 @@ def _seconds(suite: Suite) -> float | None:
 
 
 COLUMNS = (
-    Column("seed_viability", "% seeds", 1, "%", _summary("seed_viability"), _by_seed(_readable)),
+    Column(
+        "seed_viability",
+        "% seeds",
+        1,
+        "%",
+        _summary("seed_viability"),
+        _by_seed(_readable),
+        lambda suite: int(_by_seed(_readable)(suite.table).sum()),
+    ),
     Column(
         "misclassified",
         "% misclassified",

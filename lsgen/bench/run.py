@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,9 +18,10 @@ from pathlib import Path
 from lsgen.bench.check import Facts, Inspector, Outlook, reason_of
 from lsgen.bench.claims import claim
 from lsgen.bench.folder import failure, is_finished, load_facts, note_failure, save_facts
-from lsgen.bench.grid import Cell, Grid, Model
+from lsgen.bench.grid import Cell, Grid, Model, counted
 from lsgen.bench.sheets import Tables, collect
 from lsgen.bench.write import show, write_all
+from lsgen.messages import explain
 from lsgen.runs import fit_once, lsgen
 from lsgen.search.callbacks import duration
 from lsgen.suite import load_suite
@@ -69,7 +71,7 @@ def run(grid: Grid, outlooks: dict[str, Outlook], facts: dict[str, Facts], jobs:
             inspector = Inspector(known={**load_facts(grid.out), **facts}, minutes=minutes)
             outlooks, facts = inspector.look(grid), inspector.facts
         save_facts(grid.out, facts)
-        run_cells(Job(grid, outlooks, token, jobs), jobs)
+        run_cells(Job(grid, outlooks, token, jobs))
         for cell in grid.cells:
             if not cell.report.is_file() and is_finished(cell, outlooks[cell.name]):
                 make_report(cell)
@@ -96,12 +98,15 @@ def train(job: Job) -> dict[str, float]:
     needed = [model for cell in job.cells for model in (cell.sut, cell.generator)]
     for role in ("sut", "generator"):  # SUTs may judge generators while they train
         waiting = [m for m in job.grid.models if m.role == role and m.config is not None and m in needed]
+        said = None
         while waiting:
-            left = [model for model in waiting if not _train(model, job, minutes)]
-            if left == waiting:
-                print(f"waiting for another process that trains {left[0].label}", flush=True)
+            busy = [model for model in waiting if not _train(model, job, minutes)]
+            if busy and busy == waiting:
+                if busy != said:
+                    print(f"waiting for another process, which trains {busy[0].label}", flush=True)
+                said = busy
                 time.sleep(POLL)
-            waiting = left
+            waiting = busy
     return minutes
 
 
@@ -120,18 +125,16 @@ def _train(model: Model, job: Job, minutes: dict[str, float]) -> bool:
     return True
 
 
-def run_cells(job: Job, jobs: int) -> None:
-    """Runs all cells that nobody has done and nobody is at, in ``jobs`` processes.
+def run_cells(job: Job) -> None:
+    """Runs all cells that nobody has done and nobody is at.
 
     Raises:
         KeyboardInterrupt: The user has stopped it; all processes have ended.
     """
-    if jobs == 1:
+    if job.processes == 1:
         return work(job, functools.partial(print, flush=True))
-    share = max(1, (os.cpu_count() or 1) // jobs)  # more threads than cores would get in each other's way
-    os.environ.setdefault("OMP_NUM_THREADS", str(share))
     spawn = multiprocessing.get_context("spawn")
-    workers = [spawn.Process(target=_worker, args=(job,)) for _ in range(jobs)]
+    workers = [spawn.Process(target=_worker, args=(job,)) for _ in range(job.processes)]
     with _stoppable():
         try:
             for worker in workers:
@@ -142,9 +145,7 @@ def run_cells(job: Job, jobs: int) -> None:
             _stop(workers)
             raise
     if ended := [w.exitcode for w in workers if w.exitcode]:
-        print(
-            f"{len(ended)} of {jobs} processes ended early (status {ended[0]}); what they finished is kept", flush=True
-        )
+        print(f"{len(ended)} of {len(workers)} processes ended early (status {ended[0]}); what they finished is kept")
     return None
 
 
@@ -201,7 +202,7 @@ def left(job: Job) -> str:
     spent = sum(float(load_suite(cell.folder).summary["seconds"]) for cell in done)
     pace = spent / planned if planned else 1.0
     seconds = sum((outlook.seconds or 0.0) * pace + outlook.overhead for outlook in todo) / job.processes
-    return f"{len(todo)} {'cell' if len(todo) == 1 else 'cells'} left, about {duration(seconds)}"
+    return f"{counted(len(todo))} left, about {duration(seconds)}"
 
 
 def _position(job: Job, cell: Cell) -> str:
@@ -239,6 +240,8 @@ def _failures(out: Path, name: str, run: str) -> Iterator[None]:
     except Exception as error:  # one failure must not end the rest
         if _is_full(error):
             raise
+        if explain(error)[1] is None:  # nothing that a sentence could tell
+            traceback.print_exc()
         note_failure(out, name, reason_of(error), run)
     else:
         note_failure(out, name, None, run)
@@ -253,6 +256,10 @@ def _is_full(error: BaseException) -> bool:
 
 def _worker(job: Job) -> None:
     """One of several processes: bench's lines go to the terminal, the searches' own to files."""
+    import torch
+
+    if "OMP_NUM_THREADS" not in os.environ:  # more threads than cores would get in each other's way
+        torch.set_num_threads(max(1, torch.get_num_threads() // job.processes))
     terminal = os.fdopen(os.dup(1), "w", encoding="utf-8")
 
     def say(line: str) -> None:

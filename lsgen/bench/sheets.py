@@ -176,7 +176,7 @@ def _meanings(tables: Tables) -> str:
     judged = any(row.mean(key) is not None for row in tables.rows for key in ("valid", "preserved"))
     oracle = "% valid: of failures; % preserved: of valid failures." if judged else "No oracle has judged validity."
     return (
-        "% seeds: seeds that the SUT reads rightly; % misclassified: share (number) of those that led to a failure; "
+        "% seeds: share (number) of seeds that the SUT reads rightly; % misclassified: of those, led to a failure; "
         "FR: share of all cases that fail; iterations: until the first success, all of them where there is none; "
         f"iterations, queries and s are of one case; SSIM: to the seed's image; LD: different wrong classes. {oracle}"
     )

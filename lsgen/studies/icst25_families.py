@@ -193,6 +193,6 @@ STUDY = Study(
     name="icst25-families",
     shows="VAE, GAN and diffusion under one genetic algorithm",
     source="ICST25, Tab. II and III",
-    cost={"smoke": "20 seconds", "laptop": "20 minutes", "paper": "two days"},
+    cost={"smoke": "20 seconds", "laptop": "20 minutes", "paper": "12 hours"},
     run=run,
 )

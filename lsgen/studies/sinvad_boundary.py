@@ -148,6 +148,6 @@ STUDY = Study(
     name="sinvad-boundary",
     shows="how near to the decision boundary a latent search ends",
     source="SINVAD, Tab. 3 and Fig. 13",
-    cost={"smoke": "15 seconds", "laptop": "15 minutes", "paper": "a day"},
+    cost={"smoke": "15 seconds", "laptop": "10 minutes", "paper": "5 hours"},
     run=run,
 )

@@ -149,6 +149,6 @@ STUDY = Study(
     name="sinvad-interpolation",
     shows="mixing and hill climbing on pixels against the latent space",
     source="SINVAD, Fig. 4 and 5",
-    cost={"smoke": "15 seconds", "laptop": "5 minutes", "paper": "an hour"},
+    cost={"smoke": "15 seconds", "laptop": "5 minutes", "paper": "half an hour"},
     run=run,
 )

@@ -90,6 +90,8 @@ def told(error: BaseException, code: Any = None) -> str:
         return f"{type(error).__name__}: {error.msg} (line {error.lineno} of {Path(error.filename).name})"
     text = type(error).__name__ + "".join(f": {line}" for line in str(error).strip().splitlines()[:1])
     frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith("<frozen")]
+    if isinstance(error, SystemExit):  # packages put functions of their own in place of sys.exit
+        frames = [f for f in frames if "site-packages" not in f.filename] or frames
     frames = [f for f in frames if f.filename == _file_of(code)] or frames
     return f"{text} (line {frames[-1].lineno} of {Path(frames[-1].filename).name})" if frames else text
 

@@ -322,6 +322,7 @@ def test_shares_of_the_published_table():
         queries=[2, 4, 6, 8, 1],
     )
     assert column("seed_viability").seeds(suite.table).mean() == 0.8
+    assert column("seed_viability").count(suite) == 4
     assert column("misclassified").seeds(suite.table).tolist() == [1, 1, 1, 0]
     assert column("misclassified").count(suite) == 3
     assert column("valid").value(suite) == pytest.approx(2 / 3)
@@ -559,3 +560,25 @@ def test_a_training_that_fails_does_not_keep_the_others(tmp_path, monkeypatch):
     assert failure(tmp_path, "d/bad") == {"reason": "RuntimeError: no memory", "run": "now"}
     with pytest.raises(RuntimeError, match="d/bad could not be trained: RuntimeError: no memory"):
         run._check_models(job, cells[0])
+
+
+def test_a_training_of_another_process_is_waited_for(tmp_path, monkeypatch, capsys):
+    from lsgen.bench import run
+
+    model = Model("generator", "d", "g", tmp_path / "g/best.ckpt", Path("x.yaml"))
+    cell = Cell("d", Model("sut", "d", "s"), model, "PGD", 0, Path("x.yaml"), {}, tmp_path)
+    job = run.Job(Grid("g", tmp_path, [model], [cell]), {cell.name: Outlook()}, "now")
+    monkeypatch.setattr(run, "fit_once", lambda *args: None)  # trained by then
+    with claim(tmp_path / "g/.claim") as mine:
+        assert mine
+        naps = iter([None, None, None])
+
+        def nap(seconds):
+            if next(naps, "over") == "over":
+                raise TimeoutError
+
+        monkeypatch.setattr(run.time, "sleep", nap)
+        with pytest.raises(TimeoutError):
+            run.train(job)
+    assert capsys.readouterr().out == "waiting for another process, which trains d/g\n"
+    assert run.train(job) == {}
