@@ -53,4 +53,8 @@ def _epochs(config: Path, more: tuple[str, ...]) -> int:
     import yaml
 
     given = [m.partition("=")[2] for m in more if m.startswith("--trainer.max_epochs=")]
-    return int(given[-1] if given else yaml.safe_load(config.read_text(encoding="utf-8"))["trainer"]["max_epochs"])
+    if not given:
+        given = [yaml.safe_load(config.read_text(encoding="utf-8")).get("trainer", {}).get("max_epochs")]
+    if given[-1] is None:
+        raise InputError(f"{config} has no trainer.max_epochs: without it nobody knows when a training is done")
+    return int(given[-1])

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from lsgen.search.cases import Cases
 
 FORMAT_VERSION = 1
+LOCK = ".lock"  # left where it is: without it, two processes could lock two files of one name
 SECONDS = b"lsgen.seconds"  # Parquet metadata of a part: time is no column, so that equal suites are equal files
 
 _INT = ("id", "seed_id", "source_index", "label", "target", "other_index", "other_label", "seed_predicted")
@@ -149,7 +150,7 @@ class Suite:
             known = (self.path / "manifest.json").exists()
             if known:
                 self._check_same(manifest["identity"])
-            elif self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
+            elif occupied(self.path):
                 raise InputError(f"{self.path} exists and is not a suite: choose another --out")
             self.path.mkdir(parents=True, exist_ok=True)
             descriptor = lock(self.path)  # before anything is changed: what another search is at is left alone
@@ -293,13 +294,20 @@ def load_suite(path: str | Path) -> Suite:
     return suite
 
 
+def occupied(path: Path) -> bool:
+    """Whether something other than a lock is there already."""
+    return path.exists() and (not path.is_dir() or any(p.name != LOCK for p in path.iterdir()))
+
+
 def lock(folder: Path) -> int:
     """Keeps other searches out of a folder until the returned descriptor is closed, or the process ends.
+
+    What is locked is a file of its own, opened for writing: NFS passes no other lock on to other machines.
 
     Raises:
         InputError: Another process is at it.
     """
-    descriptor = os.open(folder, os.O_RDONLY)
+    descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:

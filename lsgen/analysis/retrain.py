@@ -18,7 +18,7 @@ import numpy as np
 from lsgen.analysis import parts, statistics
 from lsgen.analysis.replay import replay
 from lsgen.errors import InputError
-from lsgen.suite import Suite, load_suite, lock
+from lsgen.suite import Suite, load_suite, lock, occupied
 
 if TYPE_CHECKING:
     from lsgen.data import ImageData, InMemory
@@ -321,7 +321,7 @@ def _claim(out: Path, repair: Repair) -> int:
         if file.is_file():
             if _read(file).get("settings") != settings:
                 raise InputError(f"{out} holds a repair with other settings: choose another --out")
-        elif out.exists() and (not out.is_dir() or any(out.iterdir())):
+        elif occupied(out):
             raise InputError(f"{out} exists and is not a repair: choose another --out")
         out.mkdir(parents=True, exist_ok=True)
         held = lock(out)

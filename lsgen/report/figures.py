@@ -61,7 +61,7 @@ MAGNITUDES = {  # column: title, axis with its unit
     "latent_l2": ("Change of the latent, L2", "L2 distance from the seed (latent units)"),
     "pixel_l2": ("Change of the image, L2", "L2 distance from the seed (pixels in 0–1)"),
     "pixel_linf": ("Largest change of a pixel, L∞", "L∞ distance from the seed (% of the full range)"),
-    "ssim": ("Likeness to the seed, SSIM", "SSIM (1 = the same image)"),
+    "ssim": ("Likeness to the seed, or to its data set image, SSIM", "SSIM (1 = the same image)"),
 }
 
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from lsgen.search.task import SearchTask
 
 LOOK = 1000  # seeds, samples and test images that are looked at before the first step
+LOOK_SECONDS = 10.0  # for the samples: of a slow generator there are fewer, but at least a tenth
 STOPS = (None, "max_seconds", "max_failures")  # what may end a search
 BLINK = 0.1  # seconds between two looks at numbers for the bar
 READABLE = 0.9  # share of plain samples that the SUT must read for its failures to mean something
@@ -113,13 +114,15 @@ class Preflight(SearchCallback):
             return
         searcher = task.searcher
         seeds = len(task.plan)
-        readable, what = _readable(task)
+        assert task.chunk is not None
+        each = task.evaluator.seconds_per_image(task.chunk, needs_grad=False)
+        readable, what = _readable(task, max(LOOK // 10, min(LOOK, int(LOOK_SECONDS / each))))
         print(f"SUT accuracy on {_clean_accuracy(task)}")
         print(f"{what} of the generator that the SUT reads as intended: {readable:.1%}")
         print(f"failure rate of the seeds themselves: {_seeds_failure_rate(task)}")
         print(
             f"{type(searcher).__name__}: {seeds:,} seeds in {task.num_blocks} blocks ({len(task.pending)} to do), "
-            f"{searcher.steps} steps each, batches of {task.chunk}; {_estimate(task, trainer.world_size)}"
+            f"{searcher.steps} steps each, batches of {task.chunk}; {_estimate(task, each, trainer.world_size)}"
         )
         if readable < READABLE and task.generator.latent.kind != "pixels":  # an image itself is no generator's fault
             rank_zero_warn(
@@ -129,11 +132,11 @@ class Preflight(SearchCallback):
             )
 
 
-def _readable(task: SearchTask) -> tuple[float, str]:
-    """What the SUT reads rightly of what the generator makes unperturbed, and what that is."""
+def _readable(task: SearchTask, n: int) -> tuple[float, str]:
+    """What the SUT reads rightly of ``n`` images that the generator makes unperturbed, and what that is."""
     if task.generator.conditional:
-        return sample_accuracy(task.generator, task.sut, LOOK), "plain samples"
-    return reconstruction_accuracy(task.generator, task.sut, task.data, "test", LOOK), "reconstructions"
+        return sample_accuracy(task.generator, task.sut, n), "plain samples"
+    return reconstruction_accuracy(task.generator, task.sut, task.data, "test", n), "reconstructions"
 
 
 def _clean_accuracy(task: SearchTask) -> str:
@@ -149,8 +152,8 @@ def _seeds_failure_rate(task: SearchTask) -> str:
     return f"{float(failed.float().mean()):.2%} of the first {len(failed)}"
 
 
-def _estimate(task: SearchTask, processes: int) -> str:
-    """Queries and time at the speed of now; early stops make it less."""
+def _estimate(task: SearchTask, judged: float, processes: int) -> str:
+    """Queries and time at the speed of now, ``judged`` seconds for an image; early stops make it less."""
     assert task.chunk is not None
     searcher, evaluator = task.searcher, task.evaluator
     if type(searcher).solve is not Searcher.solve:
@@ -158,10 +161,11 @@ def _estimate(task: SearchTask, processes: int) -> str:
     block = task.block(task.pending[0])
     rng = SeedRandom(task.seed, block.number, len(block.plan), task.device)
     candidates = searcher.ask(searcher.init(task.start(block, rng), rng)).shape[1] * searcher.steps
-    judged = evaluator.seconds_per_image(task.chunk, needs_grad=False)
     stepped = evaluator.seconds_per_image(task.chunk, needs_grad=searcher.needs_grad) if searcher.steps else 0.0
     seeds = min(len(task.pending) * task.block_size, len(task.plan))
     looks = 1 if searcher.steps == 0 else 2  # at the seed, and at what became of it
+    if task.max_queries is not None:
+        candidates = min(candidates, (task.max_queries - looks * task.passes(score=False)) // task.passes(score=True))
     seconds = seeds * (looks * judged + candidates * stepped) / processes
     queries = seeds * (candidates * task.passes(score=True) + looks * task.passes(score=False))
     return f"at most {queries:,} SUT queries, {duration(seconds)}"

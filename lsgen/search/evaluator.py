@@ -19,8 +19,10 @@ from lsgen.suts import SUT
 from lsgen.types import Candidates, Evaluation, Seeds, from_uint8, round8, to_uint8
 
 CHUNK_SIZES = (32, 64, 128, 256, 512)
+MULTIPLE = 16  # of every chunk size: rows of a ragged last tile may be added up in another order
 CLEARLY = 0.97  # of the time of the best so far
-SHORT, LONG = 1.0, 2.0  # seconds: how long one size may be timed; a pass after which no larger size is tried
+TURNS, ALL_TURNS = 9, 3.0  # how often each size is timed at most, and the seconds after which no other turn begins
+LONG = 2.0  # seconds of a pass after which no larger size is tried
 FP16_SCALE = 4096.0  # a power of two, so that it costs no precision
 
 
@@ -120,38 +122,55 @@ class Evaluator:
             yield n, *pieces
 
     def seconds_per_image(self, chunk: int, needs_grad: bool) -> float:
-        """Time of one pass at this chunk size, per image: the best of a few after a warm-up, one if that is long."""
-        device = self.generator.device
-        z = torch.zeros(chunk, *self.generator.latent_shape, device=device)
-        y = torch.zeros(chunk, dtype=torch.long, device=device)
-        context = _context(Seeds(z, y, target=y))
-        times: list[float] = []
-        while len(times) < 2 or (len(times) < 7 and sum(times) < SHORT):
-            start = time.perf_counter()
-            self._score_chunk(needs_grad, z, *context)[0].cpu()  # waits for a GPU
-            times.append(time.perf_counter() - start)
-        return min(times[1:]) / chunk
+        """Time of one pass at this chunk size, per image, after a warm-up."""
+        self._seconds(chunk, needs_grad)
+        return self._seconds(chunk, needs_grad) / chunk
 
     def fastest_chunk(self, needs_grad: bool, candidates: int = CHUNK_SIZES[-1]) -> int:
         """The chunk size that gets rounds of so many candidates done first, padding included, of a few that are tried.
 
-        A larger one must be clearly faster: it pads more when few seeds are left. It stops trying when larger ones
-        get clearly slower, take long, or do not fit into memory.
+        Sizes take turns, so that another process slows all of them alike. None is tried after one that takes long or
+        does not fit into memory. A larger one must be clearly faster: it pads more when few seeds are left.
         """
-        best, best_time = CHUNK_SIZES[0], float("inf")
-        for size in CHUNK_SIZES:
+        times: dict[int, list[float]] = {}
+        for size in sorted({_even(candidates, size) for size in CHUNK_SIZES}):
             try:
-                once = self.seconds_per_image(size, needs_grad) * size
+                warm_up = self._seconds(size, needs_grad)
             except torch.OutOfMemoryError:
                 break
-            seconds = once * -(-candidates // size)
-            if seconds < CLEARLY * best_time:
-                best, best_time = size, seconds
-            elif seconds > 1.3 * best_time:
+            times[size] = []
+            if warm_up > LONG:
                 break
-            if once > LONG:
+        if not times:
+            return MULTIPLE
+        started = time.perf_counter()
+        for _ in range(TURNS if len(times) > 1 else 0):
+            for size, seconds in times.items():
+                seconds.append(self._seconds(size, needs_grad))
+            if time.perf_counter() - started > ALL_TURNS:
                 break
+        best, best_time = next(iter(times)), float("inf")
+        for size, seconds in times.items():
+            whole = min(seconds, default=0.0) * -(-candidates // size)
+            if whole < CLEARLY * best_time:
+                best, best_time = size, whole
         return best
+
+    def _seconds(self, chunk: int, needs_grad: bool) -> float:
+        """Time of one pass."""
+        device = self.generator.device
+        z = torch.zeros(chunk, *self.generator.latent_shape, device=device)
+        y = torch.zeros(chunk, dtype=torch.long, device=device)
+        context = _context(Seeds(z, y, target=y))
+        started = time.perf_counter()
+        self._score_chunk(needs_grad, z, *context)[0].cpu()  # waits for a GPU
+        return time.perf_counter() - started
+
+
+def _even(n: int, size: int) -> int:
+    """The smallest chunk size with which ``n`` rows need no more passes than at ``size``."""
+    rows = -(-n // -(-n // size))
+    return -(-rows // MULTIPLE) * MULTIPLE
 
 
 def _unless_broken(values: Tensor, decoded: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -150,7 +151,8 @@ class Lab:
         elif name is None:
             folder, given = Path("runs") / config, list(more)
         if not (folder / "best.ckpt").exists() or self.scale == "smoke" or name is not None:
-            self._note(fit_once(file, folder, *given))
+            fit_once(file, folder, *given)
+        self._note(shlex.join(["lsgen", "fit", "--config", str(file), *given]))  # also where that was done before
         return folder / "best.ckpt"
 
     def search(self, name: str, config: str, *more: str) -> Suite:
@@ -170,9 +172,10 @@ class Lab:
         self._note(lsgen("search", *given))
         return load_suite(out)
 
-    def _note(self, command: str | None) -> None:
-        if command is not None:
-            self.commands.append(command.replace(f"{shipped_configs()}/", "configs/"))
+    def _note(self, command: str) -> None:
+        command = command.replace(f"{shipped_configs()}/", "configs/")
+        if command not in self.commands:
+            self.commands.append(command)
 
 
 def write(study: Study, lab: Lab, found: Findings) -> Path:

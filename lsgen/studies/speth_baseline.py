@@ -89,9 +89,9 @@ def _search(lab: Lab, data: str, sut: str, method: str, seeds: str, seed: int) -
 
 def models(lab: Lab, data: str, sut: str = "sut_cnn") -> tuple[Path, Path]:
     """Checkpoints of the CVAE and of a SUT of a data set."""
-    if lab.scale == "smoke":
-        return lab.model("mnist5k/cvae", smoke=["--model.width=4"]), lab.model("mnist5k/sut")
-    return lab.model(f"{data}/cvae"), lab.model(f"{data}/{sut}")
+    smoke = lab.scale == "smoke"
+    judge = lab.model("mnist5k/sut" if smoke else f"{data}/{sut}")  # first: it also judges the CVAE's samples
+    return lab.model("mnist5k/cvae" if smoke else f"{data}/cvae", smoke=["--model.width=4"]), judge
 
 
 def _per_class(lab: Lab, data: str, sut: str, suites: list[Suite]) -> tuple[Path, str]:

@@ -147,6 +147,11 @@ def test_the_search_says_what_to_expect(search_args, tmp_path, capsys):
         assert words in said
 
 
+def test_the_estimate_keeps_to_the_queries_of_a_seed(search_args, tmp_path, capsys):
+    assert main(search_args(f"--out={tmp_path}/s", "--model.max_queries=7")) == 0
+    assert "at most 700 SUT queries" in capsys.readouterr().out  # 100 seeds, two looks and 5 of the 20 steps
+
+
 class Counting(SearchCallback):
     """Notes which hooks were called."""
 

@@ -56,3 +56,38 @@ def test_populations_keep_their_order(networks):
 
 def test_the_chunk_that_is_chosen_is_one_of_those_tried(networks):
     assert networks.fastest_chunk(needs_grad=False) in CHUNK_SIZES
+
+
+@pytest.mark.parametrize(("candidates", "most"), [(10, 16), (100, 128), (150, 160), (300, 320), (1500, 1536)])
+def test_a_round_is_split_evenly_so_that_little_is_padding(networks, monkeypatch, candidates, most):
+    monkeypatch.setattr(networks, "_seconds", lambda chunk, _: 1e-3 + chunk * 1e-4)
+    chunk = networks.fastest_chunk(needs_grad=False, candidates=candidates)
+    assert chunk % 16 == 0
+    assert -(-candidates // chunk) * chunk <= most
+
+
+def test_a_larger_chunk_must_be_clearly_faster(networks, monkeypatch):
+    monkeypatch.setattr(networks, "_seconds", lambda chunk, _: chunk * 1e-4)
+    assert networks.fastest_chunk(needs_grad=False, candidates=512) == 32
+    monkeypatch.setattr(networks, "_seconds", lambda chunk, _: chunk * (9e-5 if chunk == 256 else 1e-4))
+    assert networks.fastest_chunk(needs_grad=False, candidates=512) == 256
+
+
+def test_no_size_is_tried_after_one_that_takes_long_or_does_not_fit(networks, monkeypatch):
+    tried = []
+
+    def slow(chunk: int, _: bool) -> float:
+        tried.append(chunk)
+        return 3.0
+
+    monkeypatch.setattr(networks, "_seconds", slow)
+    assert networks.fastest_chunk(needs_grad=False) == 32
+    assert tried == [32]
+
+    def full(chunk: int, _: bool) -> float:
+        if chunk > 64:
+            raise torch.OutOfMemoryError
+        return 1e-3
+
+    monkeypatch.setattr(networks, "_seconds", full)
+    assert networks.fastest_chunk(needs_grad=False) == 64

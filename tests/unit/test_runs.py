@@ -1,0 +1,22 @@
+import pytest
+
+from lsgen import checkpoints, runs
+from lsgen.errors import InputError
+
+
+def test_a_training_without_an_end_is_refused(tmp_path, monkeypatch):
+    config = tmp_path / "endless.yaml"
+    config.write_text("model: {class_path: VAE}\n", encoding="utf-8")
+    monkeypatch.setattr(checkpoints, "read", lambda file: {"epoch": 0})
+    with pytest.raises(InputError, match=r"endless\.yaml has no trainer\.max_epochs"):
+        runs.fit_once(config, tmp_path)
+
+
+@pytest.mark.parametrize(("epoch", "goes_on"), [(0, True), (2, False)])
+def test_a_stopped_training_goes_on_and_a_finished_one_is_left(tmp_path, monkeypatch, epoch, goes_on):
+    config = tmp_path / "vae.yaml"
+    config.write_text("trainer: {max_epochs: 3}\n", encoding="utf-8")
+    monkeypatch.setattr(checkpoints, "read", lambda file: {"epoch": epoch})
+    monkeypatch.setattr(runs, "lsgen", lambda *args: " ".join(args))
+    command = runs.fit_once(config, tmp_path)
+    assert command == (f"fit --config {config} --ckpt_path {tmp_path / 'last.ckpt'}" if goes_on else None)
