@@ -12,6 +12,7 @@ from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint, ProgressBar
 from lightning.pytorch.loggers import CSVLogger
 
 from lsgen.loggers import log_figure, sinks
+from lsgen.memory import keep_freed_memory
 from lsgen.search.callbacks import Preflight, SearchCallback, SearchProgress, SuiteWriter, check_task
 from lsgen.search.task import SearchTask
 from lsgen.search.tracking import RunInfo, SearchLogging, run_labels
@@ -95,7 +96,8 @@ class Trainer(pl.Trainer):
         return writer.suite
 
     def _begin(self, command: str, model: LightningModule | None, *given: Any) -> None:
-        """Tells loggers what the run is about before Lightning opens them."""
+        """Tells loggers what the run is about before Lightning opens them, and keeps memory from going to and fro."""
+        keep_freed_memory()
         data = next((value for value in given if isinstance(value, LightningDataModule)), None)
         if model is not None:
             for sink in sinks(self):

@@ -2,6 +2,7 @@
 
     LSGEN_DATA=... python scripts/bench_search.py --data mnist --generator runs/mnist/vae/best.ckpt \\
         --sut runs/mnist/sut_cnn/best.ckpt
+    python scripts/bench_search.py --failures
     python scripts/bench_search.py --scaling
 
 In one run, interleaved and repeated, with the same models, seeds and budget:
@@ -11,6 +12,7 @@ lists and copies to the host in each generation, autograd left on; (c) the limit
 SUT (with the way back to the latent for PGD) at the fastest batch size, and nothing else. No search ends early, so that
 all do the same. `--compile` compiles decoder and SUT for (a).
 
+`--failures` shows what a failure costs in queries and seconds, each search with its own rule to stop.
 `--scaling` shows time and memory for 1,000, 10,000 and 100,000 seeds of a tiny generator. Tables go to runs/bench.
 """
 
@@ -35,6 +37,7 @@ from torch.nn import functional as F
 from lsgen import Trainer, generators, suts
 from lsgen.data import ImageData
 from lsgen.generators import CVAE, Generator
+from lsgen.memory import keep_freed_memory
 from lsgen.objectives import Criterion
 from lsgen.search import BoundaryGA, DataSeeds, LatentPGD, MarginGA, PriorSeeds, SearchTask, SeedRandom
 from lsgen.search.base import Searcher
@@ -56,9 +59,9 @@ class Never(Criterion):
 
 
 def published_margin_ga(
-    generator: Generator, sut: SUT, z0: Tensor, label: int, generations: int, bounds: Bounds
-) -> int:
-    """ICST25's loop for one seed; gives its number of evaluations."""
+    generator: Generator, sut: SUT, z0: Tensor, label: int, generations: int, bounds: Bounds, stops: bool = False
+) -> tuple[int, bool]:
+    """ICST25's loop for one seed, which may stop at a failure; gives its evaluations, and whether it failed the SUT."""
     first = 2 * (bounds[1] - bounds[0]) * 1e-4
     size, before, asked = first, None, 0
     people = [z0 + first * torch.randn_like(z0) for _ in range(25)]
@@ -70,6 +73,8 @@ def published_margin_ga(
         order = np.argsort(fitness)
         elites = [people[i] for i in order[:10]]
         best = fitness[order[0]]
+        if stops and best < 0:
+            return asked, True
         size = 2 * size if best == before else first
         before = best
         children = []
@@ -79,13 +84,13 @@ def published_margin_ga(
             child = torch.cat([a[:cut], b[cut:]])
             children.append(child + (child != z0) * size * torch.randn_like(child))
         people = [p.clamp(*bounds) for p in elites + children]
-    return asked
+    return asked, best < 0
 
 
 def published_boundary_ga(
-    generator: Generator, sut: SUT, z0: Tensor, label: int, generations: int, bounds: Bounds
-) -> int:
-    """SINVAD's loop for one seed; gives its number of evaluations."""
+    generator: Generator, sut: SUT, z0: Tensor, label: int, generations: int, bounds: Bounds, stops: bool = False
+) -> tuple[int, bool]:
+    """SINVAD's loop for one seed; it goes on after a failure, for a smaller change."""
     size, before, asked = 0.1, None, 0
     people = [z0 + 0.7 * torch.randn_like(z0) for _ in range(50)]
     for _ in range(generations):
@@ -106,18 +111,21 @@ def published_boundary_ga(
             child = child + (child != z0) * size * torch.randn_like(child)
             children.append(torch.where(torch.rand_like(child) < 0.5, z0, child))
         people = elites + children
-    return asked
+    return asked, best < 999.0
 
 
-def published_pgd(generator: Generator, sut: SUT, z0: Tensor, label: int, steps: int, bounds: Bounds) -> int:
-    """Speth's Alg. 1 for one seed; gives its number of evaluations."""
+def published_pgd(
+    generator: Generator, sut: SUT, z0: Tensor, label: int, steps: int, bounds: Bounds, stops: bool = False
+) -> tuple[int, bool]:
+    """Speth's Alg. 1 for one seed; it takes all steps, and its last iterate counts."""
     delta, y = torch.zeros_like(z0), torch.tensor([label])
     for _ in range(steps):
         z = (z0 + delta).unsqueeze(0).requires_grad_()
         loss = F.cross_entropy(sut.logits(generator.decode(z, y)), y)
         loss.backward()
         delta = (delta + 0.05 * z.grad[0].sign()).clamp(-0.5, 0.5)
-    return steps
+    predicted = sut.logits(generator.decode((z0 + delta).unsqueeze(0), y)).argmax(1)
+    return steps + 1, bool(predicted != y)
 
 
 # --- (c) the limit ----------------------------------------------------------------------------------------------------
@@ -148,8 +156,10 @@ def methods(generations: int, steps: int) -> dict[str, tuple[Searcher, Callable,
     }
 
 
-def best_chunk(task: SearchTask) -> int:
-    """The batch size at which the limit is reached."""
+def best_chunk(task: SearchTask, compiled: bool) -> int:
+    """The batch size at which the limit is reached; compiled code has one shape only."""
+    if compiled:
+        return task.evaluator.chunk
     times = {n: min(_timed(lambda n=n: limit(task, 512, n)) for _ in range(3)) for n in (32, 64, 128, 256, 512)}
     return min(times, key=lambda n: times[n])
 
@@ -181,10 +191,11 @@ def prepare(
         seeds=source,
         criterion=Never(),
         block_size=10_000,
-        compile=options.compile,
     )
     plan = source.plan(data)
     task.evaluator.chunk = task.evaluator.fastest_chunk(searcher.needs_grad, len(plan) * searcher.candidates)
+    if options.compile:
+        task.evaluator.compile()
     block = source.block(0, torch.arange(len(plan)), plan, data)
     with torch.no_grad():
         latent = source.latents(block, generator, task.evaluator.encode, SeedRandom(0, 0, len(plan)))
@@ -194,16 +205,14 @@ def prepare(
 def _row(name: str, task: SearchTask, loop: Callable, rounds: int, seeds: Seeds, options: argparse.Namespace) -> str:
     times: dict[str, list[float]] = {"lsgen": [], "loop": [], "limit": []}
     bounds = task.generator.latent.bounds or (-4.0, 4.0)
-    plain = generators.pretrained(options.generator), suts.pretrained(options.sut)  # as loaded, autograd on
-    for model in plain:
-        model.requires_grad_(True)
+    plain = _as_loaded(options)
     new = _search(task, seeds)
-    chunk, asked = best_chunk(task), 0
+    chunk, asked = best_chunk(task, options.compile), 0
     for _ in range(options.repeats):
         times["lsgen"].append(_timed(lambda: _search(task, seeds)))
         times["limit"].append(_timed(lambda: limit(task, new, chunk)))
         started = time.perf_counter()
-        asked = sum(loop(*plain, z, int(y), rounds, bounds) for z, y in zip(seeds.latent, seeds.label, strict=True))
+        asked = sum(loop(*plain, z, int(y), rounds, bounds)[0] for z, y in zip(seeds.latent, seeds.label, strict=True))
         times["loop"].append(time.perf_counter() - started)
     speed = {"lsgen": new / median(times["lsgen"]), "loop": asked / median(times["loop"])}
     gain = [b / a for a, b in zip(times["lsgen"], times["loop"], strict=True)]
@@ -212,6 +221,14 @@ def _row(name: str, task: SearchTask, loop: Callable, rounds: int, seeds: Seeds,
         f"| {name} | {len(seeds.label)} × {rounds} | {speed['lsgen']:,.0f} | {speed['loop']:,.0f} | "
         f"{_spread(gain)} | {_spread(over)} | {task.evaluator.chunk}, {chunk} |"
     )
+
+
+def _as_loaded(options: argparse.Namespace) -> tuple[Generator, SUT]:
+    """Both models as the published loops use them, autograd on."""
+    plain = generators.pretrained(options.generator), suts.pretrained(options.sut)
+    for model in plain:
+        model.requires_grad_(True)
+    return plain
 
 
 def _search(task: SearchTask, seeds: Seeds) -> int:
@@ -235,6 +252,40 @@ def _timed(work: Callable[[], object]) -> float:
 
 def _spread(values: list[float]) -> str:
     return f"{median(values):.2f} ({min(values):.2f} to {max(values):.2f})"
+
+
+# --- what a failure costs ---------------------------------------------------------------------------------------------
+
+
+def failures(options: argparse.Namespace) -> str:
+    """Queries and seconds for each failure, of whole searches with their own stopping rules, as suites and as loops."""
+    data, per_class = ImageData(name=options.data), options.per_class[-1]
+    text = (
+        "| method | seeds | lsgen: failures | queries each | seconds each | published loop: failures | queries each | "
+    )
+    text += "seconds each |\n|---|---|---|---|---|---|---|---|\n"
+    searchers = {**methods(options.generations, options.steps)}
+    searchers["LatentPGD, early_stop"] = (LatentPGD(steps=options.steps, early_stop=True), published_pgd, options.steps)
+    for name, (searcher, loop, rounds) in searchers.items():
+        generator, sut = generators.pretrained(options.generator), suts.pretrained(options.sut)
+        task = SearchTask(generator=generator, sut=sut, searcher=searcher, seeds=DataSeeds(per_class=per_class))
+        with tempfile.TemporaryDirectory() as folder:
+            trainer = Trainer(default_root_dir=folder, enable_progress_bar=False, logger=False)
+            suite = trainer.search(task, datamodule=data, out=f"{folder}/suite")
+            summary = suite.summary
+        prepared, seeds = prepare(options, searcher, per_class, data)
+        bounds = prepared.generator.latent.bounds or (-4.0, 4.0)
+        plain, started = _as_loaded(options), time.perf_counter()
+        known = [
+            loop(*plain, z, int(y), rounds, bounds, stops=True) for z, y in zip(seeds.latent, seeds.label, strict=True)
+        ]
+        seconds, found = time.perf_counter() - started, max(1, sum(failed for _, failed in known))
+        text += f"| {name} | {len(known)} | {round(summary['failure_rate'] * len(known))} | "
+        text += f"{summary['queries_per_failure']:,.0f} | "
+        text += f"{summary['seconds_per_failure']:.2f} | {found} | {sum(n for n, _ in known) / found:,.0f} | "
+        text += f"{seconds / found:.2f} |\n"
+        print(text.splitlines()[-1], flush=True)
+    return text
 
 
 # --- scaling ----------------------------------------------------------------------------------------------------------
@@ -303,14 +354,21 @@ def run() -> None:
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--compile", action="store_true")
-    parser.add_argument("--scaling", action="store_true")
+    parser.add_argument("--failures", action="store_true", help="what a failure costs, in place of speed")
+    parser.add_argument("--scaling", action="store_true", help="many seeds, in place of speed")
     parser.add_argument("--one-size", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one_size:
         return one_size(options.one_size)
-    text = scaling() if options.scaling else compare(options)
+    keep_freed_memory()  # as `lsgen search` does; the published loops gain by it too
+    name = f"search_speed{'_compiled' if options.compile else ''}"
+    if options.scaling:
+        name, text = "scaling", scaling()
+    elif options.failures:
+        name, text = "failures", failures(options)
+    else:
+        text = compare(options)
     OUT.mkdir(parents=True, exist_ok=True)
-    name = "scaling" if options.scaling else f"search_speed{'_compiled' if options.compile else ''}"
     (OUT / f"{name}.md").write_text(text, encoding="utf-8")
     return None
 

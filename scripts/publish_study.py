@@ -1,6 +1,6 @@
 """Copies the tables and pictures of finished studies into docs/results; suites and models stay in runs.
 
-    python scripts/publish_study.py speth-baseline dunn-faults   # what `lsgen study NAME --scale laptop` left
+python scripts/publish_study.py speth-baseline dunn-faults   # what `lsgen study NAME --scale laptop` left
 """
 
 from __future__ import annotations

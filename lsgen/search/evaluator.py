@@ -53,7 +53,6 @@ class Evaluator:
         objective: The fitness.
         criterion: The test for success.
         chunk: Images in every pass.
-        compile: Whether to compile decoder and SUT.
     """
 
     def __init__(
@@ -63,13 +62,15 @@ class Evaluator:
         objective: Objective,
         criterion: Criterion,
         chunk: int = 32,
-        compile: bool = False,
     ) -> None:
         self.generator, self.sut, self.objective, self.criterion = generator, sut, objective, criterion
         self.chunk = chunk
         self.decode, self.logits = generator.decode, sut.logits
-        if compile:
-            self.decode, self.logits = torch.compile(generator.decode), torch.compile(sut.logits)
+
+    def compile(self) -> None:
+        """Compiles decoder and SUT, for the one batch shape there is."""
+        self.decode = torch.compile(self.generator.decode, dynamic=False)
+        self.logits = torch.compile(self.sut.logits, dynamic=False)
 
     def encode(self, images: Tensor, label: Tensor) -> Tensor:
         """Images [N, C, H, W] uint8 and labels [N] -> latents [N, *L]."""

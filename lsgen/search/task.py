@@ -26,7 +26,7 @@ from lsgen.objectives import Criterion, Objective
 from lsgen.search.base import Searcher, SeedRandom
 from lsgen.search.callbacks import SearchCallback, StepInfo
 from lsgen.search.cases import Cases, Outcome, tabulate
-from lsgen.search.evaluator import Evaluator, Judged, use_channels_last
+from lsgen.search.evaluator import MULTIPLE, Evaluator, Judged, use_channels_last
 from lsgen.search.seeds import Block, Plan, SeedSource, first_of_each
 from lsgen.suts import SUT
 from lsgen.types import Evaluation, Seeds, describe
@@ -48,7 +48,7 @@ class SearchTask(LightningModule):
         objective: What is minimised; the searcher's own by default.
         criterion: When a search has succeeded; misclassification by default.
         block_size: Seeds that are searched and written together.
-        eval_batch_size: Images in one pass through the networks, a multiple of 32, or ``auto``: a few sizes are tried
+        eval_batch_size: Images in one pass through the networks, a multiple of 16, or ``auto``: a few sizes are tried
             and the fastest is taken.
         channels_last: Whether convolutions are laid out for speed; where a SUT's code cannot take it, they are not.
         compile: Whether decoder and SUT are compiled: a minute's wait, then faster; suites are no longer equal bit for
@@ -81,8 +81,8 @@ class SearchTask(LightningModule):
         super().__init__()
         if block_size < 1:
             raise InputError(f"block_size must be at least 1, got {block_size}")
-        if eval_batch_size != "auto" and (eval_batch_size < 32 or eval_batch_size % 32):
-            raise InputError(f"eval_batch_size must be a multiple of 32 or auto, got {eval_batch_size}")
+        if eval_batch_size != "auto" and (eval_batch_size < MULTIPLE or eval_batch_size % MULTIPLE):
+            raise InputError(f"eval_batch_size must be a multiple of {MULTIPLE} or auto, got {eval_batch_size}")
         if (max_seconds is not None and max_seconds <= 0) or (max_failures is not None and max_failures < 1):
             raise InputError("max_seconds must be above 0 and max_failures at least 1; null means no limit")
         if generator.image_shape != sut.image_shape or generator.num_classes != sut.num_classes:
@@ -104,7 +104,7 @@ class SearchTask(LightningModule):
         if channels_last:
             use_channels_last(generator, lambda: None)
             use_channels_last(sut, lambda: sut.eval().logits(torch.zeros(2, *sut.image_shape, device=sut.device)))
-        self.evaluator = Evaluator(self.space, sut, self.objective, self.criterion, compile=compile)
+        self.evaluator = Evaluator(self.space, sut, self.objective, self.criterion)
         self.seed_evaluator = self.evaluator  # a space of the same shape may still judge otherwise than the generator
         if self.space is not generator and self.space.latent_shape == generator.latent_shape:
             self.seed_evaluator = Evaluator(generator, sut, self.objective, self.criterion)
@@ -224,6 +224,8 @@ class SearchTask(LightningModule):
             own = self.evaluator.fastest_chunk(self.searcher.needs_grad, self._candidates()) if tries else given
             self.chunk = int(self.trainer.strategy.broadcast(own))
         self.evaluator.chunk = self.seed_evaluator.chunk = self.chunk
+        if self.compile:
+            self.evaluator.compile()
         for callback in self._callbacks():
             callback.on_search_start(self.trainer, self)
 

@@ -12,7 +12,7 @@ from tests.conftest import ROOT
 PACKAGE = ROOT / "lsgen"
 # each layer may import from those before it; one way only
 LAYERS = [
-    {"errors"},
+    {"errors", "memory"},
     {"types", "loggers"},
     {"checkpoints", "data", "metrics"},
     {"suite"},

@@ -390,12 +390,11 @@ def test_convolutions_are_laid_out_for_speed_where_the_sut_can_take_it():
         torch.testing.assert_close(sut.logits(torch.ones(2, 1, 4, 4)), before)
 
 
-def test_compiling_reaches_decoder_and_sut(monkeypatch):
+def test_compiling_reaches_decoder_and_sut_for_the_one_shape_there_is(data, tmp_path, monkeypatch):
     compiled = []
-    monkeypatch.setattr(torch, "compile", lambda function: compiled.append(function.__name__) or function)
-    parts = {"generator": Pixels(num_classes=CLASSES), "sut": Linear(num_classes=CLASSES), "seeds": DataSeeds()}
-    SearchTask(**parts, searcher=RandomSampling(), compile=True)
-    assert compiled == ["decode", "logits"]
+    monkeypatch.setattr(torch, "compile", lambda f, dynamic: compiled.append((f.__name__, dynamic)) or f)
+    search(data, RandomSampling(), DataSeeds(per_class=1), tmp_path, compile=True)
+    assert compiled == [("decode", False), ("logits", False)]
 
 
 @pytest.mark.parametrize(
