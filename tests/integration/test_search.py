@@ -54,7 +54,7 @@ def test_validate_and_test_measure_a_checkpoint(trained, capsys, command, model,
 
 def test_a_suite_has_every_file_and_says_what_made_it(pgd):
     names = {p.name for p in pgd.path.iterdir()}
-    assert names == {"config.yaml", "manifest.json", "cases.parquet", "summary.json", "parts", "arrays"}
+    assert names == {"config.yaml", "manifest.json", "cases.parquet", "summary.json", "parts", "arrays", ".lock"}
     manifest = pgd.manifest
     assert manifest["finished"]
     assert manifest["eval_batch_size"] == 32

@@ -13,9 +13,10 @@ if sys.argv[1] == "kept":
     assert keep_freed_memory()
 def one_batch():
     return torch.zeros(16, 2**20).add_(1).sum()  # 64 MiB
-one_batch()
+for _ in range(5):
+    one_batch()
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-for _ in range(10):
+for _ in range(30):
     one_batch()
 print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
