@@ -65,7 +65,8 @@ def gallery(lab: Lab, name: str, rows: Mapping[str, Images], columns: Sequence[s
     from matplotlib.figure import Figure
 
     wide = max(map(len, rows.values()))
-    figure = Figure(figsize=(1.6 + 0.7 * wide, 0.75 * len(rows) + 0.3), layout="constrained")
+    titles = 0.3 + 0.08 * max(map(len, rows))  # inches
+    figure = Figure(figsize=(titles + 0.7 * wide, 0.75 * len(rows) + 0.3), layout="constrained")
     grid = figure.subplots(len(rows), wide, squeeze=False)
     for axes in grid.flat:
         axes.set(xticks=[], yticks=[], frame_on=False)
