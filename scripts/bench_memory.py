@@ -1,6 +1,6 @@
 """What `lsgen.memory` gains: decoder and SUT alone, with freed memory given back to the kernel as usual, and kept.
 
-    python scripts/bench_memory.py   # needs runs/mnist/{vae,sut_cnn}; µs an image, of the best and the worst process
+python scripts/bench_memory.py   # needs runs/mnist/{vae,sut_cnn}; µs an image, of the best and the worst process
 """
 
 from __future__ import annotations

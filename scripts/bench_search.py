@@ -171,6 +171,8 @@ def compare(options: argparse.Namespace) -> str:
     text += "time of lsgen / limit | batch: lsgen, limit |\n|---|---|---|---|---|---|---|\n"
     for per_class in options.per_class:
         for name, (searcher, loop, rounds) in methods(options.generations, options.steps).items():
+            if name not in options.methods:
+                continue
             task, seeds = prepare(options, searcher, per_class, data)
             text += _row(name, task, loop, rounds, seeds, options) + "\n"
             print(text.splitlines()[-1], flush=True)
@@ -264,7 +266,7 @@ def failures(options: argparse.Namespace) -> str:
         "| method | seeds | lsgen: failures | queries each | seconds each | published loop: failures | queries each | "
     )
     text += "seconds each |\n|---|---|---|---|---|---|---|---|\n"
-    searchers = {**methods(options.generations, options.steps)}
+    searchers = methods(options.generations, options.steps)
     searchers["LatentPGD, early_stop"] = (LatentPGD(steps=options.steps, early_stop=True), published_pgd, options.steps)
     for name, (searcher, loop, rounds) in searchers.items():
         generator, sut = generators.pretrained(options.generator), suts.pretrained(options.sut)
@@ -352,6 +354,7 @@ def run() -> None:
     )
     parser.add_argument("--generations", type=int, default=10)
     parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--methods", nargs="+", default=["MarginGA", "BoundaryGA", "LatentPGD"], metavar="NAME")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--failures", action="store_true", help="what a failure costs, in place of speed")

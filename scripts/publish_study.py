@@ -15,7 +15,7 @@ from PIL import Image
 WIDEST = 1200  # pixels
 
 
-def publish(name: str, scale: str, to: Path) -> Path:
+def publish(name: str, scale: str, commit: str, to: Path) -> Path:
     """Writes ``to/NAME.md`` and its pictures beside it."""
     source = Path("runs/study") / f"{name}-{scale}"
     page = (source / "README.md").read_text(encoding="utf-8")
@@ -26,9 +26,8 @@ def publish(name: str, scale: str, to: Path) -> Path:
             small.thumbnail((WIDEST, 4 * WIDEST))
             small.quantize(64).save(to / target, optimize=True)
         page = page.replace(f"]({link})", f"]({target})")
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True).stdout
     out = to / f"{name}.md"
-    out.write_text(f"{page}\nRun at commit {commit.strip()}, on two CPU cores.\n", encoding="utf-8")
+    out.write_text(f"{page}\nRun at commit {commit}, on two CPU cores.\n", encoding="utf-8")
     return out
 
 
@@ -36,6 +35,8 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="Copies finished studies into docs/results.")
     parser.add_argument("names", nargs="+", metavar="NAME")
     parser.add_argument("--scale", default="laptop")
+    head = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True).stdout
+    parser.add_argument("--commit", default=head.strip(), help="that they were run at (default: the current one)")
     options = parser.parse_args()
     for study in options.names:
-        print(publish(study, options.scale, Path("docs/results")))
+        print(publish(study, options.scale, options.commit, Path("docs/results")))
