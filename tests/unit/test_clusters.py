@@ -333,23 +333,24 @@ def test_centroids_are_means_of_latents_and_their_images_are_decoded(suite):
 
 
 def test_running_again_replaces_the_folder_and_leaves_nothing_else(suite):
+    others = {f.name for f in suite.path.iterdir()}
     cluster(suite)
     before = {f.name: f.read_bytes() for f in (suite.path / "clusters").iterdir() if f.suffix != ".png"}
     (suite.path / "clusters" / "stale").touch()
     cluster(suite)
     after = {f.name: f.read_bytes() for f in (suite.path / "clusters").iterdir() if f.suffix != ".png"}
     assert after == before  # the same suite gives the same regions
-    assert not [f for f in suite.path.iterdir() if f.name.startswith(".")]
+    assert {f.name for f in suite.path.iterdir()} == others | {"clusters"}
 
 
 def test_a_failed_run_keeps_the_old_folder(suite, monkeypatch):
     cluster(suite)
-    before = (suite.path / "clusters" / "clusters.json").read_bytes()
+    before, others = (suite.path / "clusters" / "clusters.json").read_bytes(), {f.name for f in suite.path.iterdir()}
     monkeypatch.setattr(clusters, "_draw", lambda *args: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         cluster(suite, threshold=0.04)
     assert (suite.path / "clusters" / "clusters.json").read_bytes() == before
-    assert not [f for f in suite.path.iterdir() if f.name.startswith(".")]
+    assert {f.name for f in suite.path.iterdir()} == others
 
 
 # --- results that are none ------------------------------------------------------------------------------------------
