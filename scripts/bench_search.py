@@ -292,9 +292,9 @@ def failures(options: argparse.Namespace) -> str:
         known = [
             loop(*plain, z, int(y), rounds, bounds, stops=True) for z, y in zip(seeds.latent, seeds.label, strict=True)
         ]
-        seconds, found = time.perf_counter() - started, max(1, sum(failed for _, failed in known))
+        seconds, found = time.perf_counter() - started, sum(failed for _, failed in known)
         own = [summary["queries_per_failure"], summary["seconds_per_failure"]]
-        theirs = [sum(n for n, _ in known) / found, seconds / found]
+        theirs = [sum(n for n, _ in known) / found, seconds / found] if found else [None, None]
         cells = [f"{queries or math.nan:,.0f} | {cost or math.nan:.2f}" for queries, cost in (own, theirs)]
         text += f"| {name} | {len(known)} | {round(summary['failure_rate'] * len(known))} | {cells[0]} | "
         text += f"{found} | {cells[1]} |\n"

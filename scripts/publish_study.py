@@ -24,10 +24,10 @@ def publish(name: str, scale: str, commit: str, to: Path) -> Path:
         with Image.open(source / link) as picture:
             small = picture.convert("RGB")
             small.thumbnail((WIDEST, 4 * WIDEST))
-            small.quantize(64).save(to / target, optimize=True)
+            small.save(to / target, optimize=True)
         page = page.replace(f"]({link})", f"]({target})")
     out = to / f"{name}.md"
-    out.write_text(f"{page}\nRun at commit {commit}, on two CPU cores.\n", encoding="utf-8")
+    out.write_text(f"{page}\nRun at commit {commit}, on a CPU.\n", encoding="utf-8")
     return out
 
 
