@@ -46,6 +46,15 @@ class Objective(Part, ABC):
         """The criterion that belongs to it, where it has one of its own; the searcher's otherwise."""
         return None
 
+    def floor(self, latent: Tensor, origin: Tensor) -> Tensor | None:
+        """What candidates [N, *L] cannot score below, whatever the SUT says, [N]; None where nothing is known.
+
+        Args:
+            latent: Candidates.
+            origin: Their seeds' latents [N, *L], of seeds that the SUT reads rightly.
+        """
+        return None
+
     @abstractmethod
     def __call__(self, candidates: Candidates) -> Tensor:
         """N candidates -> [N], differentiable where the SUT is."""
@@ -168,8 +177,12 @@ class LatentDistance(Objective):
     def __call__(self, candidates: Candidates) -> Tensor:
         """N candidates -> [N]."""
         changed = IsTarget()(candidates) if self.targeted else Misclassified()(candidates)
-        distance = (candidates.latent - candidates.origin).flatten(1).abs().sum(1)
-        return distance.where(changed, torch.inf)
+        return l1(candidates.latent, candidates.origin).where(changed, torch.inf)
+
+    def floor(self, latent: Tensor, origin: Tensor) -> Tensor:
+        """The distance; a copy of the seed has the seed's class and does not count."""
+        distance = l1(latent, origin)
+        return distance.where(distance > 0, torch.inf)
 
 
 class Misclassified(Criterion):
@@ -285,8 +298,13 @@ class DifferentialDistance(Objective):
         label = candidates.label[:, None]
         first = candidates.logits.softmax(1).gather(1, label).squeeze(1)
         second = self.other.logits(candidates.image).softmax(1).gather(1, label).squeeze(1)
-        distance = (candidates.latent - candidates.origin).flatten(1).abs().sum(1)
+        distance = l1(candidates.latent, candidates.origin)
         return (distance * (2 + first - second)).where(first <= self.threshold, torch.inf)
+
+
+def l1(latent: Tensor, origin: Tensor) -> Tensor:
+    """L1 distances between latents, [N, *L] and [N, *L] -> [N]."""
+    return (latent - origin).flatten(1).abs().sum(1)
 
 
 NORMS = {"l1": 1, "l2": 2, "linf": torch.inf}

@@ -76,6 +76,12 @@ class Evaluation:
     fitness: Tensor  # [S, P], lower is closer to failure; infinite where a candidate does not count
     success: Tensor  # [S, P] bool, the criterion on the 8-bit image
     grad: Tensor | None  # [S, P, *L] d fitness / d latent, where the searcher asked for it
+    asked: Tensor | None = None  # [S, P] bool, who was shown to the networks, where not all were
+
+    @property
+    def shown(self) -> int | Tensor:
+        """How many candidates were shown to the networks; a tensor where telling would make a GPU wait."""
+        return self.fitness.numel() if self.asked is None else self.asked.sum()
 
 
 @dataclass(frozen=True)

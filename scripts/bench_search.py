@@ -204,7 +204,7 @@ def prepare(
         block_size=10_000,
     )
     plan = source.plan(data)
-    task.evaluator.chunk = task.evaluator.fastest_chunk(searcher.needs_grad, len(plan) * searcher.candidates)
+    task.evaluator.chunk = task.fastest_chunk(len(plan))
     if options.compile:
         task.evaluator.compile()
     block = source.block(0, torch.arange(len(plan)), plan, data)
@@ -248,9 +248,9 @@ def _search(task: SearchTask, seeds: Seeds) -> int:
     with torch.no_grad():
         state = searcher.init(seeds, rng)
         for _ in range(searcher.steps):
-            candidates = searcher.ask(state)
-            new += candidates.shape[0] * candidates.shape[1]
-            state = searcher.tell(state, task.evaluator.score(candidates, seeds, searcher.needs_grad), rng)
+            evaluation = task.evaluator.score(searcher.ask(state), seeds, searcher.needs_grad, searcher.bar(state))
+            new += int(evaluation.shown)
+            state = searcher.tell(state, evaluation, rng)
         searcher.result(state)
     return new
 

@@ -127,6 +127,13 @@ class Searcher(ABC):
         """For methods of other packages, which cannot be asked step by step: all at once, instead of ask and tell."""
         return None
 
+    def bar(self, state: Any) -> Tensor | None:
+        """The fitness below which a candidate of :meth:`ask` changes anything, [S]; None: every one does.
+
+        Candidates that cannot get below it are not shown to the SUT.
+        """
+        return None
+
     def done(self, state: Any) -> Tensor | None:
         """Which seeds have come to an end of their own, [S] bool; None: none ever does before the budget is spent."""
         return None

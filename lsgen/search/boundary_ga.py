@@ -92,6 +92,13 @@ class BoundaryGA(Genetic):
         moved = (child + noise).where(child != seed, child)
         return seed.where(rng.uniform(*child.shape[1:]) < self.reset, moved)
 
+    def bar(self, state: GeneticState) -> Tensor | None:
+        """The worst elite's fitness: who does not beat it dies at once. Most children of later rounds do not.
+
+        They are copies of the seed, in which all genes have returned, or further from it than every elite.
+        """
+        return state.elite_fitness[:, -1] if state.elite.shape[1] else None
+
     def done(self, state: GeneticState) -> Tensor:
         """Where mutations have become tiny."""
         return state.size < self.smallest

@@ -43,7 +43,7 @@ class Outcome:
 
     def count(self, active: Tensor, evaluation: Evaluation, step: int, passes: int) -> None:
         """Books one round: queries of the active seeds, ``passes`` for each candidate, and who succeeded first."""
-        candidates = evaluation.fitness.shape[1]
+        candidates = evaluation.fitness.shape[1] if evaluation.asked is None else evaluation.asked.sum(dim=1)
         self.forward[active] += candidates * passes
         if evaluation.grad is not None:
             self.backward[active] += candidates

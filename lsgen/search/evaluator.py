@@ -89,15 +89,29 @@ class Evaluator:
         image, logits, success = (torch.cat(column) for column in zip(*parts, strict=True))
         return Judged(image, logits, success)
 
-    def score(self, latent: Tensor, seeds: Seeds, needs_grad: bool) -> Evaluation:
-        """One round of candidates [S, P, *L] for S seeds."""
+    def score(self, latent: Tensor, seeds: Seeds, needs_grad: bool, bar: Tensor | None = None) -> Evaluation:
+        """One round of candidates [S, P, *L] for S seeds.
+
+        Args:
+            latent: The candidates.
+            seeds: What they come from.
+            needs_grad: Whether gradients of the fitness are wanted.
+            bar: Those that cannot score below their seed's [S], whatever the SUT says, are not shown to it: their
+                fitness is infinite, and they are no success.
+        """
         s, p = latent.shape[:2]
-        context = [t.repeat_interleave(p, dim=0) for t in _context(seeds)]
-        pieces = self._chunks(latent.flatten(0, 1), *context)
-        parts = [tuple(t[:n] for t in self._score_chunk(needs_grad, *piece)) for n, *piece in pieces]
-        columns = [torch.cat(column).unflatten(0, (s, p)) for column in zip(*parts, strict=True)]
-        logits, fitness, success = columns[:3]
-        return Evaluation(latent, logits, fitness, success, columns[3] if needs_grad else None)
+        rows = [latent.flatten(0, 1), *(t.repeat_interleave(p, dim=0) for t in _context(seeds))]
+        floor = None if bar is None else self.objective.floor(rows[0], rows[-1])
+        asked = None if floor is None or bar is None else floor < bar.repeat_interleave(p)
+        if asked is not None:
+            rows = [t[asked] for t in rows]
+        pieces = [tuple(t[:n] for t in self._score_chunk(needs_grad, *piece)) for n, *piece in self._chunks(*rows)]
+        columns = [torch.cat(column) for column in zip(*pieces, strict=True)]
+        if asked is not None:
+            columns = [_spread(asked, *pair) for pair in zip(columns, (torch.nan, torch.inf, 0, 0), strict=False)]
+            asked = asked.unflatten(0, (s, p))
+        logits, fitness, success, *grads = (column.unflatten(0, (s, p)) for column in columns)
+        return Evaluation(latent, logits, fitness, success, grads[0] if needs_grad else None, asked)
 
     def _score_chunk(self, needs_grad: bool, z: Tensor, *context: Tensor) -> tuple[Tensor, ...]:
         with torch.set_grad_enabled(needs_grad):
@@ -114,8 +128,11 @@ class Evaluator:
         return logits.detach(), fitness.detach(), success, *grads
 
     def _chunks(self, *tensors: Tensor) -> Iterator[tuple]:
-        """Pieces of ``chunk`` rows, the last one padded with zeros, each with its number of real rows in front."""
-        for start in range(0, len(tensors[0]), self.chunk):
+        """Pieces of ``chunk`` rows, the last one padded with zeros, each with its number of real rows in front.
+
+        Without any rows there is one piece, of padding, so that results have their shapes.
+        """
+        for start in range(0, max(1, len(tensors[0])), self.chunk):
             pieces = [t[start : start + self.chunk] for t in tensors]
             n = len(pieces[0])
             if n < self.chunk:
@@ -127,11 +144,16 @@ class Evaluator:
         self._seconds(chunk, needs_grad)
         return self._seconds(chunk, needs_grad) / chunk
 
-    def fastest_chunk(self, needs_grad: bool, candidates: int = CHUNK_SIZES[-1]) -> int:
+    def fastest_chunk(self, needs_grad: bool, candidates: int = CHUNK_SIZES[-1], steady: bool = True) -> int:
         """The chunk size that gets rounds of so many candidates done first, padding included, of a few that are tried.
 
         Sizes take turns, so that another process slows all of them alike. None is tried after one that takes long or
-        does not fit into memory. A larger one must be clearly faster: it pads more when few seeds are left.
+        does not fit into memory. A larger one must be clearly faster.
+
+        Args:
+            needs_grad: Whether passes have a way back.
+            candidates: How many there are in a full round.
+            steady: Whether every round is full. Otherwise the last chunk of a round is half padding on average.
         """
         times: dict[int, list[float]] = {}
         for size in sorted({_even(candidates, size) for size in CHUNK_SIZES}):
@@ -152,7 +174,8 @@ class Evaluator:
                 break
         best, best_time = next(iter(times)), float("inf")
         for size, seconds in times.items():
-            whole = min(seconds, default=0.0) * -(-candidates // size)
+            passes = -(-candidates // size) if steady else candidates / size + 0.5
+            whole = min(seconds, default=0.0) * passes
             if whole < CLEARLY * best_time:
                 best, best_time = size, whole
         return best
@@ -166,6 +189,13 @@ class Evaluator:
         started = time.perf_counter()
         self._score_chunk(needs_grad, z, *context)[0].cpu()  # waits for a GPU
         return time.perf_counter() - started
+
+
+def _spread(where: Tensor, values: Tensor, elsewhere: float) -> Tensor:
+    """Values [M, ...] in the rows that are set in ``where`` [N], the same number in all others."""
+    rows = values.new_full((len(where), *values.shape[1:]), elsewhere)
+    rows[where] = values
+    return rows
 
 
 def _even(n: int, size: int) -> int:

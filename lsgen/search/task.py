@@ -54,7 +54,8 @@ class SearchTask(LightningModule):
         compile: Whether decoder and SUT are compiled: a minute's wait, then faster; suites are no longer equal bit for
             bit between runs.
         max_queries: Most images of one seed that are shown to the SUT, the looks at the seed and at the found image
-            included; a round that would go beyond it is not begun. By default only the searcher's steps are limited.
+            included; a round that would go beyond it is not begun, even where some of its candidates need no look.
+            By default only the searcher's steps are limited.
         max_seconds: Time after which no further block is begun; running the search again goes on.
         max_failures: Failures, over all processes, after which no further block is begun.
     """
@@ -221,7 +222,7 @@ class SearchTask(LightningModule):
         if self.chunk is None:
             given = self.eval_batch_size
             tries = given == "auto" and self.trainer.is_global_zero
-            own = self.evaluator.fastest_chunk(self.searcher.needs_grad, self._candidates()) if tries else given
+            own = self.fastest_chunk(min(self.block_size, len(self.plan))) if tries else given
             self.chunk = int(self.trainer.strategy.broadcast(own))
         self.evaluator.chunk = self.seed_evaluator.chunk = self.chunk
         if self.compile:
@@ -229,9 +230,12 @@ class SearchTask(LightningModule):
         for callback in self._callbacks():
             callback.on_search_start(self.trainer, self)
 
-    def _candidates(self) -> int:
-        """Images in the later rounds of a full block: what the batch size is chosen for."""
-        return min(self.block_size, len(self.plan)) * self.searcher.candidates
+    def fastest_chunk(self, seeds: int) -> int:
+        """The batch size for rounds of so many seeds, of which some may end before the others."""
+        searcher, kind = self.searcher, type(self.searcher)
+        ends = searcher.stops_at_success or kind.done is not Searcher.done or kind.bar is not Searcher.bar
+        steady = searcher.steps == 1 or not ends
+        return self.evaluator.fastest_chunk(searcher.needs_grad, seeds * searcher.candidates, steady)
 
     def predict_step(self, batch: int, batch_idx: int) -> None:
         """Searches one block and hands its cases to the callbacks."""
@@ -334,7 +338,10 @@ class SearchTask(LightningModule):
                 outcome.cut_budget(step)
                 break
             asked = seeds.take(active)
-            evaluation = self.evaluator.score(candidates, asked, searcher.needs_grad)
+            bar = searcher.bar(state)
+            if bar is not None:  # before its first success, any candidate may be that
+                bar = bar.where(outcome.iterations[active] < outcome.budget, torch.inf)
+            evaluation = self.evaluator.score(candidates, asked, searcher.needs_grad, bar)
             outcome.count(active, evaluation, step, passes)
             self._step_end(step, evaluation, asked)
             state = searcher.tell(state, evaluation, rng)

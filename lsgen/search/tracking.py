@@ -159,7 +159,8 @@ class SearchLogging(SearchCallback):
     def on_search_start(self, trainer: Trainer, task: SearchTask) -> None:
         """Starts counting, and names the checkpoints that the search starts from."""
         self.step, self._so_far = 0, {}
-        self._began, self._queries = time.monotonic(), 0
+        self._began = time.monotonic()
+        self._queries: int | Tensor = 0
         if trainer.is_global_zero:
             for artifact in used_checkpoints(trainer, task):
                 for sink in sinks(trainer):
@@ -168,7 +169,7 @@ class SearchLogging(SearchCallback):
     def on_search_step_end(self, trainer: Trainer, task: SearchTask, info: StepInfo) -> None:
         """Every tenth round: active seeds, hits, best fitness, queries a second, and what finished blocks came to."""
         self.step += 1
-        self._queries += info.evaluation.fitness.numel() * task.passes(score=True)
+        self._queries += info.evaluation.shown * task.passes(score=True)
         if info.step % EVERY == 1 and trainer.loggers:
             self._log(trainer, {**self._so_far, **live_numbers(info.evaluation), **self._speed()})
 
@@ -198,7 +199,7 @@ class SearchLogging(SearchCallback):
 
     def _speed(self) -> dict[str, float]:
         spent = time.monotonic() - self._began
-        return {"queries_per_second": self._queries / spent} if self._queries and spent else {}
+        return {"queries_per_second": float(self._queries) / spent} if self._queries and spent else {}
 
     def _log(self, trainer: Trainer, numbers: dict[str, float], *, save: bool = False) -> None:
         for logger in trainer.loggers:

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from lsgen.generators import CVAE
-from lsgen.objectives import CrossEntropy, Misclassified
+from lsgen.objectives import CrossEntropy, LatentDistance, Misclassified
 from lsgen.search.evaluator import CHUNK_SIZES, Evaluator
 from lsgen.suts import Classifier
 from lsgen.types import Seeds, from_uint8
@@ -54,6 +54,29 @@ def test_populations_keep_their_order(networks):
     assert scored.fitness.shape == (6, 5)
     alone = networks.score(z[4:5, 3:4], Seeds(z[4:5, 0], y[4:5]), needs_grad=False)
     assert torch.equal(scored.logits[4, 3], alone.logits[0, 0])
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("bar", [3.0, 0.0])
+def test_who_cannot_get_below_the_bar_is_not_asked_about(networks, monkeypatch, bar):
+    monkeypatch.setattr(networks, "objective", LatentDistance())
+    z, y = torch.rand(6, 5, 16), torch.arange(6)
+    z[:, 1] += 1
+    seeds = Seeds(torch.zeros(6, 16), y)
+    everyone = networks.score(z, seeds, needs_grad=False)
+    some = networks.score(z, seeds, needs_grad=False, bar=torch.full((6,), 4 * bar))
+    assert torch.equal(some.asked, z.sum(-1) < 4 * bar)
+    assert int(some.shown) == int(some.asked.sum())
+    assert torch.equal(some.fitness, everyone.fitness.where(some.asked, torch.inf))
+    assert torch.equal(some.logits[some.asked], everyone.logits[some.asked])
+    assert not some.success[~some.asked].any()
+
+
+def test_rounds_that_shrink_get_smaller_chunks(networks, monkeypatch):
+    monkeypatch.setattr(networks, "_seconds", lambda chunk, _: 1e-3 + chunk * 1e-4)
+    full, shrinking = (networks.fastest_chunk(False, candidates=300, steady=steady) for steady in (True, False))
+    assert full == 304
+    assert shrinking < 128
 
 
 def test_the_chunk_that_is_chosen_is_one_of_those_tried(networks):

@@ -53,6 +53,20 @@ def test_objectives_by_hand(objective, wanted):
     torch.testing.assert_close(objective(TWO), wanted)
 
 
+@pytest.mark.parametrize("targeted", [False, True])
+def test_nothing_scores_below_its_floor(targeted):
+    latent = torch.randn(200, 3, generator=torch.Generator().manual_seed(0))
+    label = torch.arange(200) % 3
+    latent[:20] = 0  # copies of their seeds, which are read rightly
+    logits = torch.eye(3)[label].where(latent.any(1)[:, None].logical_not(), torch.randn(200, 3))
+    some = Candidates(latent, torch.zeros(200, 1, 4, 4), logits, label, (label + 1) % 3, torch.zeros_like(latent))
+    objective = LatentDistance(targeted=targeted)
+    fitness, floor = objective(some), objective.floor(some.latent, some.origin)
+    assert fitness.isfinite().any()
+    assert (fitness >= floor).all()
+    assert floor[:20].isinf().all()
+
+
 @pytest.mark.parametrize(
     ("criterion", "wanted"),
     [

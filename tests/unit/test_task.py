@@ -14,6 +14,7 @@ from lsgen.data import ImageData
 from lsgen.errors import InputError
 from lsgen.generators import PixelSpace
 from lsgen.objectives import (
+    Confident,
     ConfidentTarget,
     Criterion,
     CrossEntropy,
@@ -176,6 +177,27 @@ def test_a_seed_that_is_done_costs_nothing_more(data, tmp_path):
     hit = table["success"] & (table["iterations"] > 0)
     assert hit.any()
     assert (table["queries"][hit] == table["iterations"][hit] + 3).all()  # the seed, every look up to success, the end
+
+
+class AsksForAll(BoundaryGA):
+    """Shows every child to the SUT, whatever can come of it."""
+
+    def bar(self, state):
+        return None
+
+
+@pytest.mark.parametrize("criterion", [Misclassified(), Confident(margin=0.4)], ids=lambda c: type(c).__name__)
+def test_children_that_cannot_live_are_not_asked_about_and_nothing_changes(data, tmp_path, criterion):
+    settings = {"population": 8, "elites": 3, "generations": 60, "smallest": 0.0}
+    seeds = DataSeeds(per_class=4)
+    quick, _ = search(data, BoundaryGA(**settings), seeds, tmp_path / "a", criterion=criterion)
+    slow, _ = search(data, AsksForAll(**settings), seeds, tmp_path / "b", criterion=criterion)
+    saved = quick.table["queries"] < slow.table["queries"]
+    assert saved[slow.table["viable"]].mean() > 0.5
+    for name in ("latent", "image", "logits"):
+        assert np.array_equal(quick.array(name), slow.array(name))
+    others = quick.table.drop(columns="queries")
+    assert others.equals(slow.table.drop(columns="queries"))
 
 
 def test_a_seed_at_the_boundary_needs_one_step(tmp_path):
