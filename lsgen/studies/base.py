@@ -64,7 +64,7 @@ class Claim:
     """A sentence of the paper about an order or a size, and whether it holds here."""
 
     text: str
-    holds: bool
+    holds: bool | None  # None: these numbers cannot tell
 
 
 @dataclass
@@ -208,7 +208,8 @@ def markdown(study: Study, lab: Lab, found: Findings) -> str:
 
 
 def _line(claim: Claim) -> str:
-    return f"- {'holds' if claim.holds else '**does not hold**'}: {claim.text}"
+    verdict = {True: "holds", False: "**does not hold**", None: "cannot be told"}[claim.holds]
+    return f"- {verdict}: {claim.text}"
 
 
 def _table(rows: Sequence[Row]) -> str:

@@ -33,6 +33,7 @@ TABLE_3 = {  # in the order of METRICS
     ("GAN", "high"): (0.99, 0.9697, 107.46),
     ("diffusion", "high"): (0.87, 1.0, 26.77),
 }
+OTHERS = ("VAE", "GAN")
 METRICS = {  # of a suite's summary: words and unit
     "seed_viability": ("viable seeds", "%"),
     "failure_rate": ("misclassified", "%"),
@@ -43,6 +44,7 @@ SMOKE = {
     "diffusion": ["--model.channels=[8]", "--model.patch=4", "--model.steps=2"],
 }
 FEW = {"smoke": [*range(10)], "laptop": [1, 3, 5, 8]}  # classes with a diffusion seed: an image takes 30 network passes
+MOST = 500  # queries of such a seed at laptop scale, about 30 generations
 LEFT_OUT = {"smoke": [("GAN", "low"), ("diffusion", "low")], "laptop": [("diffusion", "low")], "paper": []}
 Suites = dict[tuple[str, str], "Suite"]  # by family and extent
 
@@ -57,7 +59,11 @@ def run(lab: Lab) -> Findings:
     found.figures = [_iterations(lab, suites), _examples(lab, suites)]
     found.reduced = lab.pick(
         smoke=["10 seeds, 5 generations", "low extent for the VAE only"],
-        laptop=["50 seeds in place of 100", "diffusion with 4 seeds and at high extent only", "MNIST only"],
+        laptop=[
+            "50 seeds in place of 100",
+            f"diffusion at high extent only, 4 seeds and {MOST} queries each",
+            "MNIST only",
+        ],
         paper=["MNIST only"],
     )
     found.remarks = [
@@ -94,6 +100,7 @@ def _seeds(lab: Lab, family: str) -> list[str]:
         return number
     if family == "diffusion" and lab.scale in FEW:
         number = ["--model.seeds.per_class=1", f"--model.seeds.classes={FEW[lab.scale]}", "--model.eval_batch_size=32"]
+        number += lab.pick(smoke=[], laptop=[f"--model.max_queries={MOST}"], paper=[])
     return ["--model.seeds=PriorSeeds", "--model.seeds.distribution=prior", *number]
 
 
@@ -139,7 +146,7 @@ def _claims(traits: dict[str, Traits], suites: Suites) -> list[Claim]:
     claims += [
         Claim(
             f"{extent} extent: diffusion takes the fewest iterations",
-            steps["diffusion", extent] < min(steps["VAE", extent], steps["GAN", extent]),
+            _whole(suites["diffusion", extent], steps["diffusion", extent] < min(steps[f, extent] for f in OTHERS)),
         )
         for extent in ("low", "high")
         if ("diffusion", extent) in suites
@@ -147,12 +154,17 @@ def _claims(traits: dict[str, Traits], suites: Suites) -> list[Claim]:
     return [
         *claims,
         Claim("high extent: the VAE takes fewer iterations than the GAN", steps["VAE", "high"] < steps["GAN", "high"]),
-        Claim("seeds of diffusion are viable least often", viable["diffusion"] < min(viable["VAE"], viable["GAN"])),
+        Claim("seeds of diffusion are viable least often", viable["diffusion"] < min(viable[f] for f in OTHERS)),
         Claim(
             "an image of the diffusion model takes at least ten times as long as one of the VAE",
             traits["diffusion"].inference >= 10 * traits["VAE"].inference,
         ),
     ]
+
+
+def _whole(suite: Suite, holds: bool) -> bool | None:
+    """What is said of iterations, unless a limit on queries hides how many some seeds would have taken."""
+    return holds if suite.summary["failure_rate"] == 1 else None
 
 
 def _number(suite: Suite, key: str) -> float:

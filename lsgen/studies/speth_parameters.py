@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from lsgen.studies import common
 from lsgen.studies.base import Claim, Findings, Lab, Row, Study
 from lsgen.studies.speth_baseline import models
 
@@ -106,10 +107,9 @@ def _picture(lab: Lab, by_steps: Rates, by_scale: Rates) -> tuple[Path, str]:
             axes.plot(*zip(*points, strict=True), marker="o", label=f"ε = {epsilon}")
         axes.set(xlabel={"n": "iterations n (s = 1)", "s": "sample range s (n = 20)"}[label])
     figure.axes[0].set(ylabel="failure rate, %")
-    figure.axes[1].legend()
-    file = lab.out / "parameters.png"
-    figure.savefig(file, dpi=130)
-    return file, "failure rate against iterations and sample range, for each attack strength"
+    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside right upper")
+    words = "failure rate against iterations and sample range, for each attack strength"
+    return common.save(lab, figure, "parameters"), words
 
 
 STUDY = Study(
