@@ -153,7 +153,8 @@ class Evaluator:
         Args:
             needs_grad: Whether passes have a way back.
             candidates: How many there are in a full round.
-            steady: Whether every round is full. Otherwise the last chunk of a round is half padding on average.
+            steady: Whether most rounds are full. Otherwise half of the candidates are ruled out, in one round more
+                and in another fewer, and of the last chunk half is padding on average.
         """
         times: dict[int, list[float]] = {}
         for size in sorted({_even(candidates, size) for size in CHUNK_SIZES}):
@@ -174,7 +175,7 @@ class Evaluator:
                 break
         best, best_time = next(iter(times)), float("inf")
         for size, seconds in times.items():
-            passes = -(-candidates // size) if steady else candidates / size + 0.5
+            passes = -(-candidates // size) if steady else candidates / 2 / size + 0.5
             whole = min(seconds, default=0.0) * passes
             if whole < CLEARLY * best_time:
                 best, best_time = size, whole

@@ -231,10 +231,8 @@ class SearchTask(LightningModule):
             callback.on_search_start(self.trainer, self)
 
     def fastest_chunk(self, seeds: int) -> int:
-        """The batch size for rounds of so many seeds, of which some may end before the others."""
-        searcher, kind = self.searcher, type(self.searcher)
-        ends = searcher.stops_at_success or kind.done is not Searcher.done or kind.bar is not Searcher.bar
-        steady = searcher.steps == 1 or not ends
+        """The batch size for rounds of so many seeds."""
+        searcher, steady = self.searcher, type(self.searcher).bar is Searcher.bar
         return self.evaluator.fastest_chunk(searcher.needs_grad, seeds * searcher.candidates, steady)
 
     def predict_step(self, batch: int, batch_idx: int) -> None:
