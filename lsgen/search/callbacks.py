@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import math
 import os
 import platform
 import time
@@ -90,7 +91,7 @@ class SearchProgress(TQDMProgressBar, SearchCallback):
         """Shows how many of the active seeds have a success in this step, and the best fitness."""
         if self.is_enabled and time.monotonic() > self._drawn + BLINK:  # looking at numbers makes a GPU wait
             hits, best = info.evaluation.success.any(dim=1), float(info.evaluation.fitness.amin())
-            more = {"hits": f"{int(hits.sum())}/{len(hits)}", "best": f"{best:.3g}"}
+            more = {"hits": f"{int(hits.sum())}/{len(hits)}", "best": f"{best:.3g}" if math.isfinite(best) else "none"}
             self._show(step=f"{info.step}/{info.steps}", **more)
 
     def on_search_batch_end(self, trainer: Trainer, task: SearchTask, cases: Cases) -> None:
