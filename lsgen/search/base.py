@@ -50,7 +50,7 @@ class SeedRandom:
         return self._cut(torch.rand(self.size, *shape, generator=self.generator))
 
     def _cut(self, draws: Tensor) -> Tensor:
-        return draws[self._active].to(self.device)
+        return (draws if len(self._active) == self.size else draws[self._active]).to(self.device)
 
 
 @dataclass(frozen=True)
