@@ -25,6 +25,7 @@ from lsgen.generators.gan import non_saturating_discriminator, non_saturating_ge
 from lsgen.types import LatentSpec
 
 Quantiser = Literal["codebook", "none"]
+FIRST_LOG_VAR = -4.0  # of the plain VAE's posterior, a standard deviation of 0.14
 
 SHRINK = 4  # image side over latent side: two strided convolutions
 RESIDUALS = 2  # residual blocks at the bottom of encoder and decoder, as in the first VQ-VAE
@@ -67,7 +68,8 @@ class VQVAE(Generator):
         pretrain_epochs: Epochs of the first phase; the second lasts until ``trainer.max_epochs``.
         alpha: Weight that pulls encoder outputs to their codes, Eq. 6.
         beta: Weight that pulls codes to the encoder outputs they stand for, Eq. 7.
-        kl_weight: Weight of the KL term where ``quantiser`` is ``none``.
+        kl_weight: Weight of the KL term where ``quantiser`` is ``none``. 0.02 is a pixel with a standard deviation of
+            0.1, as in ``VAE``; at 1 the latent switches off, and all images become one.
         adversarial_weight: Weight of Eq. 13 and 17 beside Eq. 4; the paper names none, which is 1.
         discriminator_width: Channels of the image discriminator's first convolution.
         revive_after: Training steps without use after which a code is moved.
@@ -97,7 +99,7 @@ class VQVAE(Generator):
         pretrain_epochs: int = 50,
         alpha: float = 0.25,
         beta: float = 0.75,
-        kl_weight: float = 1.0,
+        kl_weight: float = 0.02,
         adversarial_weight: float = 1.0,
         discriminator_width: int = 8,
         revive_after: int = 50,
@@ -122,6 +124,8 @@ class VQVAE(Generator):
         outputs = embedding_dim if quantiser == "codebook" else 2 * embedding_dim
         self.encoder = _lively(_encoder(channels, width, outputs))
         self.decoder = _lively(_decoder(channels, width, embedding_dim))
+        if quantiser == "none":
+            _nearly_sure(self.encoder[-1], embedding_dim)
         if discriminators:
             self.latent_discriminator = _latent_discriminator(math.prod(self.latent_shape))
             self.image_discriminator = _image_discriminator(self.image_shape, discriminator_width)
@@ -573,6 +577,15 @@ def _encoder(channels: int, width: int, outputs: int) -> nn.Sequential:
         *_residuals(2 * width),
         nn.Conv2d(2 * width, outputs, 1),
     )
+
+
+def _nearly_sure(layer: nn.Module, means: int) -> None:
+    """Makes a posterior's first log variances small: noise that drowns the means leaves the decoder blank."""
+    assert isinstance(layer, nn.Conv2d)
+    assert layer.bias is not None
+    with torch.no_grad():
+        layer.weight[means:].zero_()
+        layer.bias[means:].fill_(FIRST_LOG_VAR)
 
 
 def _decoder(channels: int, width: int, inputs: int) -> nn.Sequential:

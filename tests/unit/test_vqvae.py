@@ -234,6 +234,11 @@ def test_gradients_of_equation_4_go_where_the_paper_sends_them(tmp_path):
     assert reached == {"codebook": {"encoder"}, "commitment": {"codes"}, "reconstruction": {"encoder", "decoder"}}
 
 
+def test_without_codebook_the_decoder_first_sees_little_noise():
+    _, log_var = VQVAE(**SMALL, quantiser="none")._posterior(torch.rand(3, 1, 28, 28))
+    assert float(log_var.exp().sqrt().max()) < 0.2
+
+
 def test_without_codebook_a_kl_term_stands_in(tmp_path):
     torch.manual_seed(0)
     vqvae = attached(VQVAE(**SMALL, quantiser="none", kl_weight=0.5), tmp_path)
