@@ -40,8 +40,8 @@ def run(lab: Lab) -> Findings:
         paper=[ONCE],
     )
     found.remarks = [
-        "Without the quantiser the model is a plain VAE with as many numbers in its latent; its KL term, of weight 0.02,"
-        " stands in for the two codebook terms. The paper names no weight; at 1 all images become one."
+        "Without the quantiser the model is a plain VAE with as many numbers in its latent; its KL term stands in for "
+        "the two codebook terms, with a weight of 0.02. The paper names none; at 1 all images become one."
     ]
     return found
 
