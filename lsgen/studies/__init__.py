@@ -82,11 +82,12 @@ def show() -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title="lsgen study NAME [--scale SCALE]")
+    table = Table(title="lsgen study NAME [--scale SCALE]", show_lines=True)
     table.add_column("study", no_wrap=True)
-    for heading in ("shows", "published in", *get_args(Scale)):
-        table.add_column(heading)
+    table.add_column("what it shows, and where it was published")
+    table.add_column("scales, and what they cost")
     for name in STUDIES:
         study = find(name)
-        table.add_row(name, study.shows, study.source, *(study.cost[s] for s in get_args(Scale)))
+        costs = "\n".join(f"{scale}: {study.cost[scale]}" for scale in get_args(Scale))
+        table.add_row(name, f"{study.shows}\n[dim]{study.source}[/dim]", costs)
     Console().print(table)

@@ -61,6 +61,6 @@ STUDY = Study(
     name="argus-ablation",
     shows="what the quantiser and the discriminators of the VQ-VAE add",
     source="ARGUS, Tab. 4",
-    cost={"smoke": "15 seconds", "laptop": "3 minutes", "paper": "5 hours"},
+    cost={"smoke": "15 seconds", "laptop": "25 minutes, of which 20 for VQ-VAEs", "paper": "5 hours"},
     run=run,
 )

@@ -186,6 +186,6 @@ STUDY = Study(
     name="argus-similarity",
     shows="likeness, diversity and errors of latent mixtures against their share λ",
     source="ARGUS, Tab. 1 and 3",
-    cost={"smoke": "15 seconds", "laptop": "5 minutes", "paper": "half a day"},
+    cost={"smoke": "15 seconds", "laptop": "40 minutes, of which 30 for VQ-VAEs", "paper": "half a day"},
     run=run,
 )

@@ -162,10 +162,11 @@ def test_unknown_and_missing_names_are_refused(capsys):
 
 
 def test_the_list_names_every_study_and_its_costs(capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("COLUMNS", "80")
     assert main(["study", "--list"]) == 0
     shown = capsys.readouterr().out
     assert all(name in shown for name in STUDIES)
+    assert "…" not in shown  # no word is cut
 
 
 def test_the_command_runs_a_study_and_prints_where_it_is(tmp_path, capsys, monkeypatch):
