@@ -22,6 +22,7 @@ GTSRB_CLASSES = (
     *(99.6, 94.5, 99.7, 73.9, 99.7, 99.8, 46.0, 98.7, 98.9, 91.4, 99.9, 99.7, 97.4, 99.6, 52.2, 54.6, 60.0, 83.9, 56.8),
     *(42.3, 49.3, 86.3, 97.0, 67.0),
 )
+IN_TABLE_2 = ("gtsrb32", "sut_cnn")
 METRICS = {"failure_rate": "failure rate", "mean_p_true": "mean probability of the true class"}
 
 
@@ -102,9 +103,9 @@ def _per_class(lab: Lab, data: str, sut: str, suites: list[Suite]) -> tuple[Path
     figure = Figure(figsize=(max(5, 0.25 * len(rates)), 2.6), layout="constrained")
     axes = figure.subplots()
     axes.bar(range(len(rates)), [100 * r for r in rates], color="#0072b2", label="measured")
-    if data == "gtsrb32":
+    if (data, sut) == IN_TABLE_2:
         axes.scatter(range(len(rates)), GTSRB_CLASSES, color="#d55e00", marker="_", label="published", zorder=3)
-        axes.legend()
+        figure.legend(loc="outside right upper")
     axes.set(xlabel="class", ylabel="failure rate, %", ylim=(0, 105), xticks=range(len(rates)))
     axes.tick_params("x", labelsize=7)
     file = lab.out / f"per_class_{data}_{sut}.png"
@@ -121,7 +122,7 @@ def _agreement(data: str, sut: str, suites: list[Suite]) -> list[Row]:
     """How alike the order of the classes is to the published one, where that is known."""
     from scipy.stats import spearmanr
 
-    if (data, sut) != ("gtsrb32", "sut_cnn"):
+    if (data, sut) != IN_TABLE_2:
         return []
     rank = spearmanr(_class_rates(suites), GTSRB_CLASSES).statistic
     return [
