@@ -233,7 +233,7 @@ def _read(suite: Suite, threshold: float, step: Callable[[str], None]) -> Found:
     table = suite.table
     viable = table["viable"].to_numpy(bool)
     challenging = np.flatnonzero(viable & (table["p_true"] < threshold).to_numpy(bool))
-    passing = np.flatnonzero(viable & ~table["failed"].to_numpy(bool))
+    passing = np.setdiff1d(np.flatnonzero(viable & ~table["failed"].to_numpy(bool)), challenging)
     passing = np.sort(np.random.default_rng(0).permutation(passing)[:PASSING])
     rows = np.union1d(challenging, passing)
     measured = []
@@ -420,6 +420,8 @@ def _notes(suite: Suite, found: Found, min_cluster_size: int | None) -> list[str
         notes.append(f"the suite is unfinished: {len(suite.blocks)} of {suite.manifest['blocks']} blocks are there")
     if not len(labels):
         return [*notes, f"no challenging case: none gives its true class less than {threshold:g}"]
+    if right := int((found.challenging.predicted == labels).sum()):
+        notes.append(f"{right:,} of the {len(labels):,} challenging cases are read rightly all the same")
     smallest = found.settings["min_cluster_size"]
     if len(labels) < smallest:
         notes.append(f"{len(labels)} challenging cases are fewer than a region must have, {smallest}: all are noise")

@@ -177,7 +177,7 @@ def prepare(suite: Suite, failures: int | None = None, epochs: int = 10, lr: flo
         variants=tuple(v for v in VARIANTS if able or v != "random"),
         epochs=epochs,
         lr=lr,
-        notes=tuple(_notes(type(task.generator).__name__ if not able else None, left_out, data)),
+        notes=tuple(_notes(task.sut, type(task.generator).__name__ if not able else None, left_out, data)),
     )
 
 
@@ -271,7 +271,12 @@ def _untouched(suite: Suite, seeds: SeedSource, data: ImageData) -> tuple[InMemo
     return InMemory(test.images[keep], test.labels[keep]), int((~keep).sum())
 
 
-def _notes(cannot_sample: str | None, left_out: int, data: ImageData) -> Iterator[str]:
+def _notes(sut: SUT, cannot_sample: str | None, left_out: int, data: ImageData) -> Iterator[str]:
+    if sut.fault and data.fault is None:
+        yield (
+            f"The SUT was trained with a fault in its data ({sut.fault['class']}), and is now trained on with the "
+            f"labels of {data.name} as they are: this alone heals it, whatever is added."
+        )
     yield (
         f"Extra real images come from the validation split of {data.name}: the SUT was not trained on them, though "
         f"they may have chosen its best epoch. ARGUS took its extra real images out of the test set."
@@ -378,6 +383,7 @@ def _fit(repair: Repair, variant: str, repeat: int, folder: Path) -> None:
     warnings.filterwarnings("ignore", message=".*have no `val_dataloader`")  # on purpose: see the notes
     pl.seed_everything(repair.seed(repeat), verbose=False)
     sut, train, extra = parts.load_sut(repair.suite).train(), repair.data["train"], repair.extra(variant, repeat)
+    sut.fault = None if repair.data.fault is None else repair.data.fault.about()
     if repair.lr is not None:
         setattr(sut, "lr", repair.lr)  # noqa: B010 (not every SUT has one; prepare has looked)
     mixed = InMemory(torch.cat([train.images, extra.images]), torch.cat([train.labels, extra.labels]))

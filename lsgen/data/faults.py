@@ -6,8 +6,6 @@ learnt the fault. It never changes the test part: searches start from what is tr
 
 from __future__ import annotations
 
-import importlib
-import runpy
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, ClassVar
@@ -17,6 +15,7 @@ from torch import Tensor
 
 from lsgen.data.features import Feature, border_brightness, check_figures, stroke_thickness
 from lsgen.errors import InputError
+from lsgen.own_code import imported
 from lsgen.types import describe, from_uint8, to_uint8
 
 Part = tuple[Tensor, Tensor]  # images, uint8 [N, C, H, W], and labels, int64 [N]
@@ -209,7 +208,7 @@ class CriterionFault(Fault):
             below = _eq1(scores, middle, ramp).mean() < wanted
             low, high = (low, middle) if below else (middle, high)
         reached = {t: _eq1(scores, t, ramp).mean().item() for t in (high, low)}
-        nearest = min(reached, key=lambda t: abs(reached[t] - wanted))
+        nearest = min((t for t in reached if reached[t]), key=lambda t: abs(reached[t] - wanted))  # none is no fault
         if abs(reached[nearest] - wanted) > max(0.001, 1 / len(scores)):
             raise InputError(
                 f"{self.name}: prevalence {wanted} cannot be reached; the nearest is {reached[nearest]:.4f}"
@@ -272,7 +271,10 @@ class OwnCriterion(CriterionFault):
     def __init__(self, *, criterion: str, prevalence: float | None = None, ramp: float = RAMP, seed: int = 0) -> None:
         super().__init__(prevalence=prevalence, ramp=ramp, seed=seed)
         self.criterion = criterion
-        self._function = _imported(criterion)
+        with imported(criterion, "criterion", "function") as (function, _):
+            if not callable(function):
+                raise InputError(f"criterion: {criterion} is of type {type(function).__name__}; a function is needed")
+            self._function = function
 
     @property
     def name(self) -> str:
@@ -295,22 +297,6 @@ class OwnCriterion(CriterionFault):
         return said.detach()
 
 
-def _imported(path: str) -> Callable[[Tensor], Any]:
-    """The function at ``path/to/file.py:function`` or ``package.module.function``."""
-    file, _, name = path.rpartition(":")
-    module, _, attribute = path.rpartition(".")
-    if not (file.endswith(".py") and name) and (not module or ":" in path or "/" in path):
-        raise InputError(f"criterion must be path/to/file.py:function or package.module.function, got {path!r}")
-    try:
-        names = runpy.run_path(file) if file else vars(importlib.import_module(module))
-    except (Exception, SystemExit) as error:
-        raise InputError(f"criterion {path} cannot be imported: {type(error).__name__}: {error}") from error
-    function: Callable[[Tensor], Any] | None = names.get(name if file else attribute)
-    if not callable(function):
-        raise InputError(f"criterion: there is no function {name if file else attribute!r} in {file or module}")
-    return function
-
-
 # --- two classes confused ------------------------------------------------------------------------------------------
 
 
@@ -327,10 +313,12 @@ class PairFault(Fault):
         self.pair, self.seed = (first, second), seed
 
     def find(self, images: Tensor, labels: Tensor, num_classes: int) -> None:
-        """Refuses a class that is none."""
+        """Refuses a class that is none, or that no image is of."""
         for label in self.pair:
             if not 0 <= label < num_classes:
                 raise InputError(f"pair: there is no class {label}; classes are 0 to {num_classes - 1}")
+            if not (labels == label).any():
+                raise InputError(f"pair: no training image is of class {label}")
 
     def in_pair(self, labels: Tensor) -> Tensor:
         """Whether a label is one of the two, [N] -> [N] bool."""

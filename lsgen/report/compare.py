@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from itertools import combinations
 from typing import Any, NamedTuple
 
+from lsgen.analysis.statistics import holm
 from lsgen.report.entry import Entry
 
 LEVELS = ((0.001, "***"), (0.01, "**"), (0.05, "*"))  # p below the first, its mark
@@ -55,22 +55,6 @@ def fisher(a: dict[str, Any] | None, b: dict[str, Any] | None) -> float | None:
 
     counts = [[s["failed"], s["n_cases"] - s["failed"]] for s in (a, b)]
     return float(fisher_exact(counts).pvalue)
-
-
-def holm(values: Iterable[float | None]) -> list[float | None]:
-    """Holm's step-down correction; tests that could not be made (None) do not count.
-
-    Example:
-        >>> holm([0.01, 0.04, None, 0.03])
-        [0.03, 0.06, None, 0.06]
-    """
-    corrected: list[float | None] = list(values)
-    made = sorted((p, i) for i, p in enumerate(corrected) if p is not None)
-    largest = 0.0
-    for rank, (p, i) in enumerate(made):
-        largest = max(largest, min(1.0, p * (len(made) - rank)))
-        corrected[i] = largest
-    return corrected
 
 
 def mark(p: float | None) -> str:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lsgen.errors import InputError
+from lsgen.own_code import first_few, told
 from lsgen.suts import foreign
 from lsgen.suts.base import SUT
 
@@ -192,7 +193,7 @@ class ExternalSUT(SUT):
     def _layer_names(self) -> str:
         """The last few: features come from the end."""
         names = [name for name, _ in self.net.named_modules() if name]
-        return foreign.first_few(names[::-1])
+        return first_few(names[::-1])
 
     def _try_out(self) -> None:
         """Asks for two zero images, so that a model that does not fit is refused before a search begins."""
@@ -204,10 +205,10 @@ class ExternalSUT(SUT):
         except InputError:
             raise
         except Exception as error:
-            why = foreign.told(error, type(self.net))
+            why = told(error, type(self.net))
             raise InputError(
                 f"{self.model} fails on images of {shape} (channels, height, width): {why}; "
-                "set input_size and input_channels to what it takes"
+                "an ExternalSUT's input_size and input_channels bring images to what it takes"
             ) from error
         if tuple(output.shape) != (2, self.num_classes):
             raise InputError(

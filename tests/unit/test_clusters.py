@@ -313,6 +313,14 @@ def test_planted_regions_are_found_told_and_written(suite, capsys):
     assert (suite.path / "clusters" / "clusters.png").stat().st_size > 10_000
 
 
+def test_a_case_that_is_read_rightly_and_challenging_is_not_compared_with_itself(suite):
+    found = find(suite, threshold=0.95)  # every case is below it, also those with 0.9 that passed
+    assert len(found.challenging.row) == len(suite.table)
+    assert not len(found.passing.row)
+    right = int((~suite.table["failed"]).sum())
+    assert any(f"{right} of the {len(suite.table)} challenging cases are read rightly" in note for note in found.notes)
+
+
 def test_centroids_are_means_of_latents_and_their_images_are_decoded(suite):
     found = cluster(suite)
     content, cases, arrays = read(suite)

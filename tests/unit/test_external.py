@@ -1,5 +1,6 @@
 """ExternalSUT: anybody's module, its weights, its preprocessing, and what is said when they do not fit."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -306,6 +307,15 @@ def test_weights_that_do_not_fit(folder, file, write, message):
     with pytest.raises(InputError, match=message):
         external(weights=file)
     assert not (folder / "ran").exists()
+
+
+def test_a_module_in_the_current_folder_is_found_and_what_is_installed_goes_first(folder):
+    (folder / "beside_the_user.py").write_text((folder / "net.py").read_text())
+    before = list(sys.path)
+    assert external("beside_the_user.Net").logits(torch.zeros(1, 3, 8, 8)).shape == (1, 4)
+    assert sys.path == before
+    (folder / "torchvision.py").write_text("raise RuntimeError('the wrong one')")
+    assert external("torchvision.models.resnet18", model_args={"num_classes": 4}).net is not None
 
 
 # --- bad input -------------------------------------------------------------------------------------------------------

@@ -541,12 +541,25 @@ BAD = {
     "no score above 0": (own("darkness", prevalence=0.1), FLAT, "darkness gives no score above 0.*: set ramp: 0"),
     "no number": (own("no_number", prevalence=0.1), FLAT, "no_number gives scores that are not finite"),
     "its code raises": (own("broken", prevalence=0.1), FLAT, "broken raised KeyError: 'oops'"),
-    "no such function": (own("nowhere"), FLAT, "there is no function 'nowhere' in tests"),
+    "no such function": (own("nowhere"), FLAT, "criterion: there is no 'nowhere' in tests"),
     "no such module": (
-        lambda: OwnCriterion(criterion="nowhere.bright"), FLAT, "nowhere.bright cannot be imported: ModuleNotFound",
+        lambda: OwnCriterion(criterion="nowhere.bright"), FLAT,
+        "criterion: there is no module 'nowhere'; give path/to/file.py:function for one in a file",
     ),
-    "no such file": (lambda: OwnCriterion(criterion="no.py:bright"), FLAT, "no.py:bright cannot be imported: FileNotF"),
-    "a file alone": (lambda: OwnCriterion(criterion="a/b.py"), FLAT, "must be path/to/file.py:function or package"),
+    "no such file": (lambda: OwnCriterion(criterion="no.py:bright"), FLAT, "criterion: there is no file no.py"),
+    "a file alone": (lambda: OwnCriterion(criterion="a/b.py"), FLAT, "say which function of it, e.g. a/b.py:bright"),
+    "a bare name": (
+        lambda: OwnCriterion(criterion="bright"), FLAT, "must be path/to/file.py:function or package.module.function",
+    ),
+    "no function": (own("FLAT"), FLAT, "is of type Tensor; a function is needed"),
+    "too rare for the images there are": (
+        lambda: BorderBrightness(prevalence=0.0004, ramp=0), FLAT[:1000],
+        r"prevalence 0\.0004 cannot be reached; the nearest is 0\.008",
+    ),
+    "a class without images": (
+        lambda: BiasedPair(pair=(0, 3), feature=Frame()), FLAT[:3], "pair: no training image is of class 3",
+    ),
+
     "equal classes": (lambda: MixedPair(pair=(2, 2), alpha=0.1), FLAT, "two different classes, got 2 twice"),
     "unknown class": (lambda: MixedPair(pair=(2, 4), alpha=0.1), FLAT, "no class 4; classes are 0 to 3"),
     "alpha": (lambda: MixedPair(pair=(1, 2), alpha=0.6), FLAT, r"alpha must lie between 0 and 0\.5, got 0\.6"),

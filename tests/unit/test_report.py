@@ -19,7 +19,7 @@ from scipy.stats import hypergeom
 from lsgen.cli import main
 from lsgen.errors import InputError
 from lsgen.report import gallery, html
-from lsgen.report.compare import fisher, holm, interval, mark, times_as_often
+from lsgen.report.compare import fisher, interval, mark, times_as_often
 from lsgen.report.content import component, headline, metric_rows
 from lsgen.report.entry import open_entries
 from lsgen.report.figures import (
@@ -504,9 +504,7 @@ def test_fisher_is_the_sum_of_all_tables_that_are_no_likelier():
     assert fisher(a, None) is None
 
 
-def test_holm_and_marks():
-    assert holm([0.02, 0.001, 0.9, 0.8]) == pytest.approx([0.06, 0.004, 1.0, 1.0])
-    assert holm([]) == []
+def test_marks():
     assert [mark(p) for p in (0.0005, 0.005, 0.03, 0.05, None)] == ["***", "**", "*", "", ""]
 
 

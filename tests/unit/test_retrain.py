@@ -6,6 +6,8 @@ import torch
 from scipy import stats
 from torch import nn
 
+from lsgen import checkpoints
+from lsgen.analysis import parts, retrain
 from lsgen.analysis.retrain import FAILURES, compare, draw, markdown, mean, prepare, sample, spread
 from lsgen.cli import main
 from lsgen.errors import InputError
@@ -127,6 +129,17 @@ def test_a_generator_without_labels_has_no_random_control(suite):
     repair = prepare(suite)
     assert repair.variants == ("none", "real", FAILURES)
     assert any("no control with random samples" in note for note in repair.notes)
+
+
+def test_a_faulty_sut_is_healed_by_true_labels_and_no_longer_called_faulty(suite, monkeypatch, tmp_path):
+    fault = {"class": "MixedPair", "args": {"pair": [0, 1], "alpha": 0.5}, "found": {}}
+    monkeypatch.setattr(Learner, "fault", fault)
+    repair = prepare(suite, epochs=1)
+    assert any("a fault in its data (MixedPair)" in note and "heals" in note for note in repair.notes)
+    assert parts.load_sut(suite).fault == fault
+    retrain._fit(repair, "none", 0, tmp_path)
+    kept = torch.load(tmp_path / "best.ckpt", weights_only=True)
+    assert kept[checkpoints.KEY]["fault"] is None
 
 
 def test_a_searched_sut_is_measured_before_anything_is_trained(suite):
