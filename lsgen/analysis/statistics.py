@@ -250,6 +250,20 @@ def bootstrap(
     return Interval(estimate, low, high, level, n)
 
 
+def fisher(one: tuple[int, int], other: tuple[int, int]) -> float | None:
+    """P of Fisher's exact test, two-sided, for two shares, each given as (hits, tries); None where one has no try.
+
+    Example:
+        >>> round(fisher((0, 3), (3, 3)), 6)
+        0.1
+    """
+    from scipy.stats import fisher_exact
+
+    if not one[1] or not other[1]:
+        return None
+    return float(fisher_exact([[hits, tries - hits] for hits, tries in (one, other)]).pvalue)
+
+
 def holm(p_values: Iterable[float | None]) -> list[float | None]:
     """Holm's correction: p-values of one family of tests, raised so that comparing each with 5 % errs 5 % in all.
 

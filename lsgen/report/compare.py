@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import combinations
 from typing import Any, NamedTuple
 
-from lsgen.analysis.statistics import holm
+from lsgen.analysis import statistics
 from lsgen.report.entry import Entry
 
 LEVELS = ((0.001, "***"), (0.01, "**"), (0.05, "*"))  # p below the first, its mark
@@ -27,7 +27,7 @@ class Pair(NamedTuple):
 def compare_all(entries: list[Entry]) -> list[Pair]:
     """Fisher's exact test on failed / not failed for every pair of suites, corrected together."""
     pairs = list(combinations(entries, 2))
-    p = holm([fisher(a.summary, b.summary) for a, b in pairs])
+    p = statistics.holm([fisher(a.summary, b.summary) for a, b in pairs])
     return [Pair(a, b, value) for (a, b), value in zip(pairs, p, strict=True)]
 
 
@@ -39,7 +39,7 @@ def compare_classes(reference: Entry, others: list[Entry]) -> dict[tuple[int, st
     mine = reference.summary["per_class"]
     keys = [(entry.number, k) for entry in others for k in entry.summary["per_class"]]
     theirs = {entry.number: entry.summary["per_class"] for entry in others}
-    return dict(zip(keys, holm([fisher(mine.get(k), theirs[number][k]) for number, k in keys]), strict=True))
+    return dict(zip(keys, statistics.holm([fisher(mine.get(k), theirs[number][k]) for number, k in keys]), strict=True))
 
 
 def fisher(a: dict[str, Any] | None, b: dict[str, Any] | None) -> float | None:
@@ -49,12 +49,9 @@ def fisher(a: dict[str, Any] | None, b: dict[str, Any] | None) -> float | None:
         >>> round(fisher({"failed": 0, "n_cases": 3}, {"failed": 3, "n_cases": 3}), 6)
         0.1
     """
-    if not a or not b or not a["n_cases"] or not b["n_cases"]:
+    if not a or not b:
         return None
-    from scipy.stats import fisher_exact
-
-    counts = [[s["failed"], s["n_cases"] - s["failed"]] for s in (a, b)]
-    return float(fisher_exact(counts).pvalue)
+    return statistics.fisher((a["failed"], a["n_cases"]), (b["failed"], b["n_cases"]))
 
 
 def mark(p: float | None) -> str:

@@ -38,7 +38,9 @@ def run(lab: Lab) -> Findings:
     correlations = {
         (stage, signal): [_correlation(measured[signal], pair, stage) for pair in pairs] for stage, signal in PUBLISHED
     }
-    found = Findings(rows=_rows(measured, correlations), claims=_claims(measured, correlations, matrices))
+    chance = _chance(escaped)
+    found = Findings(rows=_rows(measured, correlations, chance), claims=_claims(measured, correlations, matrices))
+    found.claims += [_noticed(a, p, measured["escape"]) for a, p in chance.items() if a <= 0.1]
     found.figures = [_lines(lab, measured), _heatmaps(lab, matrices)]
     found.reduced = lab.pick(
         smoke=["one pair, 3 values of α, 5 seeds a class, a LeNet-5 on embedded digits"],
@@ -50,7 +52,9 @@ def run(lab: Lab) -> Findings:
         "many, do not count, which lowers the detection rate of high α.",
         f"Searches end after {ENOUGH} generations: whether they reach the class is decided by then, only the distance "
         "would still fall.",
-        "A correlation over three values of α, as beyond 0.2, says little.",
+        "A correlation over three values of α, as beyond 0.2, says little; and that of weak pollution leans on α = 0, "
+        "where the detection rate is 0 by definition.",
+        "p is of all attempts together and of these SUTs: one was trained for each α, and another one might differ.",
     ]
     return found
 
@@ -128,13 +132,38 @@ def _correlation(measured: Measured, pair: Pair, stage: str) -> float | None:
     return float(pearsonr(alphas, values).statistic) if len(points) > 1 and len(set(values)) > 1 else None
 
 
-def _rows(measured: dict[str, Measured], correlations: dict[tuple[str, str], list[float | None]]) -> list[Row]:
+def _chance(escaped: dict[tuple[Pair, float], Tensor]) -> dict[float, float | None]:
+    """P that as many attempts, of all pairs together, reach the other class as without pollution; corrected (Holm)."""
+    from lsgen.analysis.statistics import fisher, holm
+
+    counts: dict[float, tuple[int, int]] = {}
+    for (_, a), own in escaped.items():
+        reached, tried = counts.get(a, (0, 0))
+        counts[a] = reached + int(own.sum()), tried + len(own)
+    alphas = [a for a in counts if a]
+    return dict(zip(alphas, holm([fisher(counts[a], counts[0.0]) for a in alphas]), strict=True))
+
+
+def _noticed(alpha: float, p: float | None, detection: Measured) -> Claim:
+    rises = mean(_at(detection, alpha)) > 0
+    return Claim(
+        f"α = {alpha}: the search notices it (Fisher, Holm, p < 0.05)", None if p is None else rises and p < 0.05
+    )
+
+
+def _rows(
+    measured: dict[str, Measured],
+    correlations: dict[tuple[str, str], list[float | None]],
+    chance: dict[float, float | None],
+) -> list[Row]:
     rows = []
     for stage, signal in PUBLISHED:
         values = correlations[stage, signal]
         rows.append(repeated(stage, f"correlation with α: {SIGNALS[signal]}", values, PUBLISHED[stage, signal]))
     for alpha in sorted({a for _, a in measured["escape"]}):
         rows += [repeated(f"α = {alpha}", SIGNALS[s], _at(measured[s], alpha), unit="%") for s in SIGNALS]
+        if alpha in chance:
+            rows.append(Row(f"α = {alpha}", "p of the search's attempts against α = 0 (Fisher, Holm)", chance[alpha]))
     return rows
 
 
@@ -147,18 +176,29 @@ def _claims(
     correlations: dict[tuple[str, str], list[float | None]],
     matrices: dict[str, np.ndarray],
 ) -> list[Claim]:
-    r = {key: mean(v or 0.0 for v in values) for key, values in correlations.items()}  # no change follows nothing
+    r = {key: None if None in values else mean(v or 0.0 for v in values) for key, values in correlations.items()}
     gains = {s: mean(_at(measured[s], 0.1)) - mean(_at(measured[s], 0.0)) for s in SIGNALS}
     spread = {s: float(np.nanstd(matrix)) for s, matrix in matrices.items()}
     claims = [
-        Claim("weak pollution: the search follows α more closely", r[WEAK, "escape"] > r[WEAK, "error"]),
+        Claim("weak pollution: the search follows α more closely than test images do", _above(*_both(r, WEAK))),
         Claim("at α = 0.1 the search has risen by more than the test error", gains["escape"] > gains["error"]),
         Claim("pairs of classes differ more in escape rate than in test error", spread["escape"] > spread["error"]),
     ]
-    if None not in correlations[STRONG, "escape"] + correlations[STRONG, "error"]:
-        apart = abs(r[STRONG, "escape"] - r[STRONG, "error"])
-        claims.append(Claim("strong pollution: both follow it about as closely, less than 0.1 apart", apart < 0.1))
+    found, seen = _both(r, STRONG)
+    if found is not None and seen is not None:
+        close = abs(found - seen) < 0.1
+        claims.append(Claim("strong pollution: both follow it about as closely, less than 0.1 apart", close))
     return claims
+
+
+def _both(r: dict[tuple[str, str], float | None], stage: str) -> tuple[float | None, float | None]:
+    """Correlations of the search and of test images."""
+    return r[stage, "escape"], r[stage, "error"]
+
+
+def _above(one: float | None, other: float | None) -> bool | None:
+    """None where one of them is undefined: a signal that never changes has no correlation."""
+    return None if one is None or other is None else one > other
 
 
 def _lines(lab: Lab, measured: dict[str, Measured]) -> tuple[Path, str]:

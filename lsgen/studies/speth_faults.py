@@ -35,6 +35,7 @@ UNIT = 9216  # the paper's criterion for a white image of 3×64×64
 MATCHING = {("random", 0.3): 0.5, ("pgd", 0.3): 0.6}  # Fig. 4: about 1,000 and 1,200 of 2,000 cases on the faulty SUT
 SOUND_P_TRUE = 0.57  # Fig. 4b
 DISTANCE = {SOUND: 1.09, 0.1: 0.41}  # Sec. V-E
+OF = "gtsrb32"  # published figures are of traffic signs
 METHODS = ("random", "pgd")
 Suites = dict[tuple[str, float], "Suite"]  # by method and prevalence
 
@@ -165,8 +166,10 @@ def _accuracies(
         parts = {"validation": images["val"], "test": images["test"]}
         measured = {name: accuracy(sut, part.images, part.labels) for name, part in parts.items()}
         for (name, value), published in zip(measured.items(), ACCURACY[p], strict=True):
-            found.rows.append(Row(_named(data, p), f"{name} accuracy", value, published, unit="%"))
-        if data == "gtsrb32" and p in faults:
+            found.rows.append(
+                Row(_named(data, p), f"{name} accuracy", value, published if data == OF else None, unit="%")
+            )
+        if data == OF and p in faults:
             found.rows.append(Row(_named(data, p), "threshold", UNIT * faults[p].found["threshold"], THRESHOLD[p]))
         on_test.append(measured["test"])
     found.claims.append(
@@ -178,7 +181,8 @@ def _probabilities(data: str, suites: Suites) -> list[Row]:
     """How often cases fail, and what Fig. 4's curves are in the mean."""
     rows = []
     for (method, p), suite in suites.items():
-        case, published = f"{_named(data, p)}, {method}", SOUND_P_TRUE if (method, p) == ("pgd", SOUND) else None
+        case, there = f"{_named(data, p)}, {method}", (data, method, p) == (OF, "pgd", SOUND)
+        published = SOUND_P_TRUE if there else None
         rows += [
             Row(case, "failure rate", suite.summary["failure_rate"], unit="%"),
             Row(case, "mean probability of the true class", suite.summary["mean_p_true"], published, unit="%"),
@@ -196,7 +200,8 @@ def _matches(found: Findings, data: str, prevalence: float, fault: CriterionFaul
     }
     shares = {words: _share(suites[key], fault) for words, key in keys.items()}
     for words, key in keys.items():
-        found.rows.append(Row(case, f"{words} that match the fault", shares[words], MATCHING.get(key), unit="%"))
+        published = MATCHING.get(key) if data == OF else None
+        found.rows.append(Row(case, f"{words} that match the fault", shares[words], published, unit="%"))
     sampled, sound_share, own = shares.values()
     rates = {p: suites["pgd", p].summary["failure_rate"] for p in (SOUND, prevalence)}
     found.claims += [
@@ -220,7 +225,7 @@ def _places(
     """Adds how far from the fault's place in the latent space the SUTs' failure regions lie, and a picture of them."""
     from lsgen.analysis.regions import reference_cluster
 
-    samples = lab.pick(smoke=50, laptop=200 if data == "gtsrb32" else 1000, paper=1000)
+    samples = lab.pick(smoke=50, laptop=200 if data == OF else 1000, paper=1000)
     shown = min(faults, key=lambda p: abs(p - 0.1))
     for prevalence, fault in faults.items():
         try:
@@ -230,9 +235,8 @@ def _places(
             continue
         for p in (SOUND, prevalence):
             case = f"{data}, place of the fault in {prevalence:.0%}, {'sound' if p == SOUND else 'faulty'} SUT"
-            rows, region = _distances(
-                lab, case, suites["pgd", p], reference, DISTANCE.get(p) if prevalence == shown else None
-            )
+            published = DISTANCE.get(p) if (data, prevalence) == (OF, shown) else None
+            rows, region = _distances(lab, case, suites["pgd", p], reference, published)
             found.rows += rows
             closest.append(region)
         far, near = (region[1] if region else np.inf for region in closest)
