@@ -67,8 +67,11 @@ def load(path: str | Path, base: type[ModuleT], change: dict[str, Any] | None = 
             f"change: a {about['class']} has no setting {', '.join(sorted(unknown))}; it has {', '.join(about['args'])}"
         )
     module = known[about["class"]](**about["args"] | (change or {}))
+    state = checkpoint["state_dict"]
+    if "latent_bounds" in module.state_dict():  # who needs them says so; a checkpoint of an earlier lsgen has none
+        state = {"latent_bounds": torch.full((2,), torch.nan), **state}
     try:
-        module.load_state_dict(checkpoint["state_dict"])
+        module.load_state_dict(state)
     except RuntimeError as error:
         owner = f"a {about['class']} with {change}" if change else f"its own {about['class']}"
         raise InputError(f"{path}: its weights do not fit {owner}: {' '.join(str(error).split())[:300]}") from error

@@ -21,10 +21,12 @@ class Part:
     Attributes:
         needs_target: Whether it asks which class is aimed at.
         sut_passes: SUT forward passes that it makes for each candidate, beside the one whose logits it is given.
+        others: Other SUTs that it asks about each candidate, once each, whoever else asks them too.
     """
 
     needs_target: bool = False
     sut_passes: int = 0
+    others: tuple[SUT, ...] = ()
 
     def check(self, sut: SUT) -> None:
         """Refuses a SUT that it cannot work with, before anything runs."""
@@ -83,6 +85,7 @@ class Both(Criterion):
         self.first, self.second = first, second
         self.needs_target = first.needs_target or second.needs_target
         self.sut_passes = first.sut_passes + second.sut_passes
+        self.others = first.others + second.others
 
     def check(self, sut: SUT) -> None:
         """Checks both."""
@@ -251,10 +254,8 @@ class Disagree(Criterion):
         other: The second SUT, e.g. ``lsgen.suts.pretrained`` with its checkpoint.
     """
 
-    sut_passes = 1
-
     def __init__(self, *, other: SUT) -> None:
-        self.other = other
+        self.other, self.others = other, (other,)
 
     def check(self, sut: SUT) -> None:
         """Refuses SUTs for different images."""
@@ -266,7 +267,7 @@ class Disagree(Criterion):
 
     def __call__(self, candidates: Candidates) -> Tensor:
         """N candidates -> [N] bool."""
-        return self.other.logits(candidates.image).argmax(1) != candidates.logits.argmax(1)
+        return candidates.logits_of(self.other).argmax(1) != candidates.logits.argmax(1)
 
 
 class DifferentialDistance(Objective):
@@ -280,10 +281,9 @@ class DifferentialDistance(Objective):
     """
 
     differentiable = False  # infinite until the first SUT is wrong
-    sut_passes = 1
 
     def __init__(self, *, other: SUT, threshold: float = 0.5) -> None:
-        self.other, self.threshold = other, _share("threshold", threshold)
+        self.other, self.others, self.threshold = other, (other,), _share("threshold", threshold)
 
     def check(self, sut: SUT) -> None:
         """Refuses SUTs for different images."""
@@ -297,7 +297,7 @@ class DifferentialDistance(Objective):
         """N candidates -> [N]."""
         label = candidates.label[:, None]
         first = candidates.logits.softmax(1).gather(1, label).squeeze(1)
-        second = self.other.logits(candidates.image).softmax(1).gather(1, label).squeeze(1)
+        second = candidates.logits_of(self.other).softmax(1).gather(1, label).squeeze(1)
         distance = l1(candidates.latent, candidates.origin)
         return (distance * (2 + first - second)).where(first <= self.threshold, torch.inf)
 

@@ -198,6 +198,11 @@ class SurpriseDistance(Objective):
         self._sut: SUT | None = None
 
     @torch.no_grad()
+    def check(self, sut: SUT) -> None:
+        """Refuses a SUT that shows no activations."""
+        sut.eval().features(torch.zeros(2, *sut.image_shape, device=sut.device))
+
+    @torch.no_grad()
     def prepare(self, sut: SUT, data: ImageData) -> None:
         """Fits the surprise to the SUT's activations and predictions for training images.
 

@@ -6,7 +6,7 @@ Shapes use S (seeds), P (candidates per seed), N (candidates, flattened), K (cla
 from __future__ import annotations
 
 import inspect
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -65,6 +65,13 @@ class Candidates:
     label: Tensor  # [N]
     target: Tensor  # [N], -1 where no class is aimed at
     origin: Tensor  # [N, *L] latent of the seed
+    answers: dict[int, Tensor] = field(default_factory=dict, init=False)  # of other SUTs, so that none is asked twice
+
+    def logits_of(self, sut: Any) -> Tensor:
+        """What another SUT says of the images, [N, K]."""
+        if id(sut) not in self.answers:
+            self.answers[id(sut)] = sut.logits(self.image).float()
+        return self.answers[id(sut)]
 
 
 @dataclass(frozen=True)

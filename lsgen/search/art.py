@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from lsgen.errors import InputError
 from lsgen.generators import Generator
+from lsgen.objectives import Criterion
 from lsgen.search.base import SeedRandom, Solution
 from lsgen.search.evaluator import Evaluator
 from lsgen.search.random import RandomSampling
@@ -32,7 +33,7 @@ class ArtAttack(RandomSampling):
 
     Args:
         attack: Name of a class in ``art.attacks.evasion``, e.g. ``CarliniL2Method``, ``DeepFool``, ``HopSkipJump``.
-        settings: Its arguments. With targets, ``targeted`` is set unless it is given.
+        settings: Its arguments; ``targeted`` is set by whether the seeds have targets.
 
     Raises:
         InputError: The toolbox is not installed, has no such attack, or the attack no such setting.
@@ -48,9 +49,23 @@ class ArtAttack(RandomSampling):
         self.needs_grad = any("Gradient" in name for name in needed)  # type: ignore[misc]  # it depends on the attack
 
     def _check_settings(self) -> None:
-        known = [n for n in inspect.signature(self._class).parameters if n not in ("estimator", "classifier")]
+        known = [n for n in self._parameters if n not in ("estimator", "classifier", "targeted")]
         if unknown := [name for name in self.settings if name not in known]:
             raise InputError(f"settings: {self.attack} has no {unknown[0]!r}; it has {', '.join(known)}")
+
+    @property
+    def _parameters(self) -> list[str]:
+        return list(inspect.signature(self._class).parameters)
+
+    def criterion(self, *, targeted: bool) -> Criterion:
+        """The target or a wrong class is reached.
+
+        Raises:
+            InputError: There are targets, and the attack cannot aim at any.
+        """
+        if targeted and "targeted" not in self._parameters:
+            raise InputError(f"{self.attack} cannot aim at a class: leave seeds.target out, or take another attack")
+        return super().criterion(targeted=targeted)
 
     def bind(self, generator: Generator) -> Generator:
         """Refuses latent spaces.
@@ -65,12 +80,10 @@ class ArtAttack(RandomSampling):
     def solve(self, seeds: Seeds, evaluator: Evaluator, rng: SeedRandom) -> Solution:
         """Attacks all seeds of a block at once."""
         asked = _Counting(evaluator)
-        settings = self.settings
-        if seeds.target is not None and "targeted" in inspect.signature(self._class).parameters:
-            settings = {"targeted": True, **settings}
+        aims = {"targeted": seeds.target is not None} if "targeted" in self._parameters else {}  # some aim by default
         goal = seeds.label if seeds.target is None else seeds.target
         with torch.enable_grad(), _seeded(int(rng.uniform()[0].item() * 2**31)):
-            attack = self._build(_estimator(asked, evaluator), settings)
+            attack = self._build(_estimator(asked, evaluator), self.settings | aims)
             found = attack.generate(x=seeds.latent.cpu().numpy(), y=goal.cpu().numpy())
         latent = torch.from_numpy(np.asarray(found, dtype=np.float32)).to(seeds.latent)
         return Solution(latent, _shares(asked.forward_images, seeds.label), _shares(asked.backward_images, seeds.label))
@@ -79,7 +92,7 @@ class ArtAttack(RandomSampling):
         try:
             return self._class(estimator, **settings)
         except (ValueError, TypeError) as error:
-            raise InputError(f"settings of {self.attack}: {error}") from error
+            raise InputError(f"settings of {self.attack}: {' '.join(str(error).split())[:200]}") from error
 
 
 def _attack_class(name: str) -> Any:
@@ -89,7 +102,7 @@ def _attack_class(name: str) -> Any:
         raise InputError(
             "ArtAttack needs the adversarial-robustness-toolbox: pip install 'lsgen[baselines]'"
         ) from error
-    if not hasattr(evasion, name):
+    if not inspect.isclass(getattr(evasion, name, None)):
         near = difflib.get_close_matches(name, [n for n in vars(evasion) if n[:1].isupper()], n=1)
         raise InputError(f"attack: the toolbox has no {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
     return getattr(evasion, name)
@@ -107,7 +120,7 @@ class _Counting(nn.Module):
         evaluator, x = self.evaluator[0], x.float()  # some attacks go on in double precision
         self.forward_images += len(x)
         label = torch.zeros(len(x), dtype=torch.long, device=x.device)  # pixels have none
-        logits = evaluator.logits(round8(evaluator.decode(x, label)))
+        logits = evaluator.logits(round8(evaluator.decode(x, label).float())).float()
         if logits.requires_grad:
             logits.register_hook(self._count_back)
         return logits

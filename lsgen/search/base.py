@@ -50,7 +50,10 @@ class SeedRandom:
         return self._cut(torch.rand(self.size, *shape, generator=self.generator))
 
     def _cut(self, draws: Tensor) -> Tensor:
-        return (draws if len(self._active) == self.size else draws[self._active]).to(self.device)
+        draws = draws if len(self._active) == self.size else draws[self._active]
+        if self.device.type == "cuda":  # from pinned memory, so that nobody waits for the copy
+            draws = draws.pin_memory()
+        return draws.to(self.device, non_blocking=True)
 
 
 @dataclass(frozen=True)
@@ -77,6 +80,7 @@ class Searcher(ABC):
         stops_at_success: Whether a seed is done with the first candidate that satisfies the criterion.
         viable_seeds_only: Whether seeds that the SUT already gets wrong are left out.
         has_seed: Whether a case is a change of a seed, so that distances from it mean something.
+        box: Where coordinates must lie: [0, 1] where they are pixels; None for latents, which may be anything.
     """
 
     needs_grad: ClassVar[bool] = False
@@ -86,6 +90,7 @@ class Searcher(ABC):
     stops_at_success: bool = True
     candidates: int = 1
     steps: int
+    box: tuple[float, float] | None = None
 
     def objective(self, *, targeted: bool) -> Objective:
         """What it minimises unless told otherwise."""
@@ -101,7 +106,12 @@ class Searcher(ABC):
         Raises:
             InputError: This searcher cannot search it.
         """
+        self.box = (0.0, 1.0) if generator.latent.kind == "pixels" else None
         return generator
+
+    def inside(self, latent: Tensor) -> Tensor:
+        """Latents cut to the box: what a decoder would cut away must not count as a change."""
+        return latent if self.box is None else latent.clamp(*self.box)
 
     def lift(self, latent: Tensor) -> Tensor:
         """Latents of the generator [S, ...] -> the same points in the space that :meth:`bind` gave."""

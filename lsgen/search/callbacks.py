@@ -15,13 +15,14 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import TQDMProgressBar
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
+from torch import Tensor
 
 from lsgen.errors import InputError
 from lsgen.generators.quality import reconstruction_accuracy, sample_accuracy
 from lsgen.search.base import Searcher, SeedRandom
 from lsgen.suite import Suite
 from lsgen.suts import accuracy
-from lsgen.types import Evaluation, Seeds, describe
+from lsgen.types import Evaluation, Seeds, describe, from_uint8
 
 if TYPE_CHECKING:
     from lsgen.search.cases import Cases
@@ -42,7 +43,8 @@ class StepInfo:
     step: int  # from 1
     steps: int
     evaluation: Evaluation
-    seeds: Seeds | None = None  # the active ones, row by row those of the evaluation
+    seeds: Seeds  # the active ones, row by row those of the evaluation
+    succeeded: Tensor  # [S] bool, of all seeds of the block, who has had a success by now
 
 
 class SearchCallback(Callback):
@@ -88,9 +90,9 @@ class SearchProgress(TQDMProgressBar, SearchCallback):
         self.predict_progress_bar.set_description(self.predict_description, refresh=False)
 
     def on_search_step_end(self, trainer: Trainer, task: SearchTask, info: StepInfo) -> None:
-        """Shows how many of the active seeds have a success in this step, and the best fitness."""
+        """Shows how many seeds of the block have had a success by now, and the best fitness of this step."""
         if self.is_enabled and time.monotonic() > self._drawn + BLINK:  # looking at numbers makes a GPU wait
-            hits, best = info.evaluation.success.any(dim=1), float(info.evaluation.fitness.amin())
+            hits, best = info.succeeded, float(info.evaluation.fitness.amin())
             more = {"hits": f"{int(hits.sum())}/{len(hits)}", "best": f"{best:.3g}" if math.isfinite(best) else "none"}
             self._show(step=f"{info.step}/{info.steps}", **more)
 
@@ -117,8 +119,9 @@ class Preflight(SearchCallback):
         seeds = len(task.plan)
         assert task.chunk is not None
         each = task.evaluator.seconds_per_image(task.chunk, needs_grad=False)
+        clean = _clean_accuracy(task)
         readable, what = _readable(task, max(LOOK // 10, min(LOOK, int(LOOK_SECONDS / each))))
-        print(f"SUT accuracy on {_clean_accuracy(task)}")
+        print(f"SUT accuracy on {clean}")
         print(f"{what} of the generator that the SUT reads as intended: {readable:.1%}")
         print(f"failure rate of the seeds themselves: {_seeds_failure_rate(task)}")
         print(
@@ -142,6 +145,11 @@ def _readable(task: SearchTask, n: int) -> tuple[float, str]:
 
 def _clean_accuracy(task: SearchTask) -> str:
     images, labels = task.data["test"].spread(LOOK)
+    few = from_uint8(images[:: max(1, len(images) // 32)].to(task.sut.device))
+    if not bool(task.sut.logits(few).isfinite().all(1).any()):
+        raise InputError(
+            f"{type(task.sut).__name__} answers with NaN or infinite logits: nothing it says can be trusted"
+        )
     return f"{len(labels):,} test images: {accuracy(task.sut, images, labels):.2%}"
 
 

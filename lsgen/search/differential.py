@@ -10,7 +10,9 @@ from lsgen.suts import SUT
 
 
 class Differential(BoundaryGA):
-    """Evolves images that the SUT gets wrong and another SUT does not, as near to the seed as it can.
+    """Evolves images that the SUT gets wrong and another SUT reads otherwise, as near to the seed as it can.
+
+    The surer the other SUT is of the label, the better. Seeds on which the two disagree already are not searched.
 
     Args:
         other: The second SUT, e.g. ``lsgen.suts.pretrained`` with its checkpoint.

@@ -19,7 +19,7 @@ from lsgen.suts import SUT
 from lsgen.types import Candidates, Evaluation, Seeds, from_uint8, round8, to_uint8
 
 CHUNK_SIZES = (32, 64, 128, 256, 512)
-MULTIPLE = 16  # of every chunk size: rows of a ragged last tile may be added up in another order
+MULTIPLE = 32  # of every chunk size: rows of a ragged last tile may be added up in another order
 CLEARLY = 0.97  # of the time of the best so far
 TURNS, ALL_TURNS = 9, 3.0  # how often each size is timed at most, and the seconds after which no other turn begins
 LONG = 2.0  # seconds of a pass after which no larger size is tried
@@ -103,12 +103,14 @@ class Evaluator:
         rows = [latent.flatten(0, 1), *(t.repeat_interleave(p, dim=0) for t in _context(seeds))]
         floor = None if bar is None else self.objective.floor(rows[0], rows[-1])
         asked = None if floor is None or bar is None else floor < bar.repeat_interleave(p)
-        if asked is not None:
-            rows = [t[asked] for t in rows]
+        where = None if asked is None else asked.nonzero().squeeze(1)  # once: the host waits for it
+        if where is not None:
+            rows = [t[where] for t in rows]
         pieces = [tuple(t[:n] for t in self._score_chunk(needs_grad, *piece)) for n, *piece in self._chunks(*rows)]
         columns = [torch.cat(column) for column in zip(*pieces, strict=True)]
-        if asked is not None:
-            columns = [_spread(asked, *pair) for pair in zip(columns, (torch.nan, torch.inf, 0, 0), strict=False)]
+        if asked is not None and where is not None:
+            fill = (torch.nan, torch.inf, 0, 0)
+            columns = [_spread(where, s * p, *pair) for pair in zip(columns, fill, strict=False)]
             asked = asked.unflatten(0, (s, p))
         logits, fitness, success, *grads = (column.unflatten(0, (s, p)) for column in columns)
         return Evaluation(latent, logits, fitness, success, grads[0] if needs_grad else None, asked)
@@ -192,11 +194,9 @@ class Evaluator:
         return time.perf_counter() - started
 
 
-def _spread(where: Tensor, values: Tensor, elsewhere: float) -> Tensor:
-    """Values [M, ...] in the rows that are set in ``where`` [N], the same number in all others."""
-    rows = values.new_full((len(where), *values.shape[1:]), elsewhere)
-    rows[where] = values
-    return rows
+def _spread(where: Tensor, n: int, values: Tensor, elsewhere: float) -> Tensor:
+    """Values [M, ...] in the rows ``where`` [M] of ``n``, the same number in all others."""
+    return values.new_full((n, *values.shape[1:]), elsewhere).index_copy_(0, where, values)
 
 
 def _even(n: int, size: int) -> int:

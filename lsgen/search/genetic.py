@@ -79,7 +79,7 @@ class Genetic(Searcher):
 
     def place(self, latent: Tensor) -> Tensor:
         """Individuals [S, P, *L] where they may be."""
-        return latent
+        return self.inside(latent)
 
     def ask(self, state: GeneticState) -> Tensor:
         """The individuals that are new, [S, P, *L]: all at first, then the children."""

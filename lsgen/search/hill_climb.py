@@ -45,7 +45,7 @@ class HillClimb(Searcher):
     def bind(self, generator: Generator) -> Generator:
         """Counts the coordinates: one step looks at the seed, then each coordinate has one in every pass."""
         self.steps = 1 + self.passes * math.prod(generator.latent_shape) if self.passes else 0
-        return generator
+        return super().bind(generator)
 
     def init(self, seeds: Seeds, rng: SeedRandom) -> HillState:
         """Looks at the seeds first."""
@@ -68,7 +68,7 @@ class HillClimb(Searcher):
             state,
             latent=latent,
             fitness=fitness.where(better, state.fitness),
-            tried=tried.view_as(latent),
+            tried=self.inside(tried.view_as(latent)),
             turn=state.turn + 1,
         )
 

@@ -15,6 +15,7 @@ from lsgen.search.base import SeedRandom
 from lsgen.search.genetic import Genetic, crossover, per_seed
 
 EXTENTS = {"low": 1e-4, "high": 1e-3}  # of twice the width of the latent space
+BEYOND = 1e30  # σ grows without end in the published code; so far is as far, and no overflow
 POPULATION_GUIDANCE = 1.4  # in the published diffusion arm, whose seeds were judged at another one
 
 
@@ -22,8 +23,10 @@ class MarginGA(Genetic):
     """Evolves a population around each seed until the SUT is wrong.
 
     Children mutate by normal noise of size σ in those coordinates that already differ from the seed's. σ doubles while
-    the best individual stays the best and falls back to its first value when a better one is found. All latents are
-    cut to the bounds stored in the generator. Seeds that the SUT gets wrong as they are count as not viable.
+    the best individual stays the best, up to the width of the latent space, and falls back to its first value when a
+    better one is found. All latents are cut to the bounds stored in the generator. Seeds that the SUT gets wrong as
+    they are count as not viable. The paper parts the latents of a diffusion model between channels only; here children
+    of all generators part anywhere, since a model of grey pixels has one channel, and they would be copies.
 
     Args:
         population: Individuals of a seed.
@@ -32,8 +35,9 @@ class MarginGA(Genetic):
         extent: First σ: ``low`` is 2 (max − min) / 10,000 of the latent space, ``high`` ten times that.
         as_published: Whether to do as the published code where it differs from the paper. On a GAN, children are
             copies of one parent, since the splice fell on an axis of size 1. On diffusion models the splice falls
-            between channels, and the population is judged at guidance 1.4, whatever that of the seeds is. (A third
-            difference, a GAN's images in [-1, 1] for a SUT that takes [0, 1], cannot occur here.)
+            between channels, and the population is judged at guidance 1.4, whatever that of the seeds is (3.5 there:
+            set ``guidance`` of the generator). σ doubles beyond the width of the space. (One more difference, a GAN's
+            images in [-1, 1] for a SUT that takes [0, 1], cannot occur here.)
     """
 
     viable_seeds_only: ClassVar[bool] = True
@@ -93,7 +97,8 @@ class MarginGA(Genetic):
 
     def next_size(self, size: Tensor, best: Tensor, before: Tensor) -> Tensor:
         """Twice the last one while nothing gets better, up to the width of the space, else the first."""
-        return (2 * size).clamp(max=self._bounds[1] - self._bounds[0]).where(best == before, self.first_size)
+        most = BEYOND if self.as_published else self._bounds[1] - self._bounds[0]
+        return (2 * size).clamp(max=most).where(best == before, self.first_size)
 
     def vary(self, child: Tensor, origin: Tensor, size: Tensor, rng: SeedRandom) -> Tensor:
         """Noise on the genes that differ from the seed's."""

@@ -100,7 +100,8 @@ class ActivationPerturbation(Searcher):
     confidence; with targets, the confident targeted loss of Def. 3.6.
 
     Args:
-        stages: k, how many stages of the decoder to change; a third of them by default (Dunn: 6 of 18).
+        stages: k, how many stages of the decoder to change; a third of them, rounded up, by default (Dunn: 6 of 18).
+            With 0, or where there are none as in PixelSpace, only the latent itself moves.
         steps: Most steps.
         step_size: Length of a step.
         radius: Largest length of the whole change, in the L2 norm; unbounded by default, as published.
@@ -132,10 +133,9 @@ class ActivationPerturbation(Searcher):
         """
         have = len(generator.eval().stages)
         wanted = -(-have // 3) if self.stages is None else self.stages
-        if not have or wanted > have:
-            raise InputError(
-                f"stages: {type(generator).__name__} has {have} stages to change, {wanted or 1} are asked for"
-            )
+        if wanted > have:
+            raise InputError(f"stages: {type(generator).__name__} has {have} stages to change, {wanted} are asked for")
+        super().bind(generator)
         self._space = Perturbed(generator, wanted)
         return self._space
 
@@ -158,7 +158,7 @@ class ActivationPerturbation(Searcher):
         moved = state.latent - self.step_size * F.normalize(evaluation.grad[:, 0], dim=1) - state.origin
         if self.radius is not None:
             moved = moved * (self.radius / moved.norm(dim=1, keepdim=True).clamp(min=1e-12)).clamp(max=1)
-        return replace(state, latent=state.origin + moved)
+        return replace(state, latent=self.inside(state.origin + moved))
 
     def result(self, state: WalkState) -> Tensor:
         """Where the walk has come to, [S, D]."""

@@ -78,11 +78,12 @@ class LatentPGD(Searcher):
         z = seeds.latent
         delta = torch.zeros_like(z[:, None].expand(-1, self.restarts, *z.shape[1:]))
         if self.restarts > 1:
-            delta[:, 1:] = self._inside(rng, *delta[0, 1:].shape)
+            delta[:, 1:] = self._in_ball(rng, *delta[0, 1:].shape)
+            delta = self._in_box(z, delta)
         fitness = delta.new_zeros(delta.shape[:2])
         return PGDState(origin=z, delta=delta, velocity=torch.zeros_like(delta), fitness=fitness)
 
-    def _inside(self, rng: SeedRandom, *shape: int) -> Tensor:
+    def _in_ball(self, rng: SeedRandom, *shape: int) -> Tensor:
         """Points spread evenly over the ball, [S, *shape]."""
         if self.norm == "linf":
             return self.radius * (2 * rng.uniform(*shape) - 1)
@@ -105,7 +106,13 @@ class LatentPGD(Searcher):
         else:
             delta = state.delta - self.step_size * _flat(velocity, lambda v: F.normalize(v, dim=-1))
             delta = _flat(delta, self._shorten)
-        return PGDState(state.origin, delta, velocity, evaluation.fitness)
+        return PGDState(state.origin, self._in_box(state.origin, delta), velocity, evaluation.fitness)
+
+    def _in_box(self, origin: Tensor, delta: Tensor) -> Tensor:
+        """Changes [S, R, *L] of seeds [S, *L] that lead to where latents may be; none gets longer."""
+        if self.box is None:
+            return delta
+        return self.inside(origin[:, None] + delta) - origin[:, None]
 
     def _shorten(self, delta: Tensor) -> Tensor:
         return delta * (self.radius / delta.norm(dim=-1, keepdim=True).clamp(min=1e-12)).clamp(max=1)

@@ -48,7 +48,7 @@ class SearchTask(LightningModule):
         objective: What is minimised; the searcher's own by default.
         criterion: When a search has succeeded; misclassification by default.
         block_size: Seeds that are searched and written together.
-        eval_batch_size: Images in one pass through the networks, a multiple of 16, or ``auto``: a few sizes are tried
+        eval_batch_size: Images in one pass through the networks, a multiple of 32, or ``auto``: a few sizes are tried
             and the fastest is taken.
         channels_last: Whether convolutions are laid out for speed; where a SUT's code cannot take it, they are not.
         compile: Whether decoder and SUT are compiled: a minute's wait, then faster; suites are no longer equal bit for
@@ -103,7 +103,7 @@ class SearchTask(LightningModule):
         self.space = searcher.bind(generator)
         self.channels_last, self.compile = channels_last, compile
         if channels_last:
-            use_channels_last(generator, lambda: None)
+            use_channels_last(generator, lambda: _try_out(generator))
             use_channels_last(sut, lambda: sut.eval().logits(torch.zeros(2, *sut.image_shape, device=sut.device)))
         self.evaluator = Evaluator(self.space, sut, self.objective, self.criterion)
         self.seed_evaluator = self.evaluator  # a space of the same shape may still judge otherwise than the generator
@@ -272,7 +272,7 @@ class SearchTask(LightningModule):
         first, shared = self.judge_seeds(block, seeds)
         viable = first.logits.isfinite().all(1)
         if self.searcher.viable_seeds_only:
-            viable &= first.logits.argmax(1) == seeds.label
+            viable &= (first.logits.argmax(1) == seeds.label) & ~first.success
         outcome = Outcome.at(seeds, first.success, viable, self.searcher.steps)
         outcome.retire((~first.logits.isfinite().all(1)).nonzero().squeeze(1), seeds)
         outcome.forward += self.passes(score=False) * ~shared
@@ -281,17 +281,9 @@ class SearchTask(LightningModule):
         return tabulate(block, seeds, first, last, outcome, viable, self.searcher.has_seed)
 
     def judge_seeds(self, block: Block, seeds: Seeds) -> tuple[Judged, Tensor]:
-        """The seeds' own images, each judged once, and which cases only share the judgement of an earlier one.
-
-        Raises:
-            InputError: No seed has finite logits.
-        """
+        """The seeds' own images, each judged once, and which cases only share the judgement of an earlier one."""
         index, again = first_of_each(block.plan.seed_id.to(self.device))
         judged = self.seed_evaluator.judge(seeds.latent[index], seeds.take(index))
-        if not bool(judged.logits.isfinite().all(1).any()):
-            raise InputError(
-                f"{type(self.sut).__name__} answers with NaN or infinite logits: nothing it says can be trusted"
-            )
         shared = torch.ones_like(again, dtype=torch.bool)
         shared[index] = False
         return judged.take(again), shared
@@ -311,7 +303,9 @@ class SearchTask(LightningModule):
 
     def passes(self, *, score: bool) -> int:
         """SUT forward passes that one candidate costs."""
-        return 1 + self.criterion.sut_passes + (self.objective.sut_passes if score else 0)
+        parts = [self.criterion, self.objective] if score else [self.criterion]
+        others = {id(sut) for part in parts for sut in part.others}
+        return 1 + sum(part.sut_passes for part in parts) + len(others)
 
     def _run(self, outcome: Outcome, seeds: Seeds, viable: Tensor, rng: SeedRandom) -> None:
         """Asks and tells until the budget is spent or every seed is done; a seed that is done costs nothing more."""
@@ -341,7 +335,7 @@ class SearchTask(LightningModule):
                 bar = bar.where(outcome.iterations[active] < outcome.budget, torch.inf)
             evaluation = self.evaluator.score(candidates, asked, searcher.needs_grad, bar)
             outcome.count(active, evaluation, step, passes)
-            self._step_end(step, evaluation, asked)
+            self._step_end(step, evaluation, asked, outcome)
             state = searcher.tell(state, evaluation, rng)
             ended = self._end(outcome, seeds, active, state, evaluation)
             if ended is not None:
@@ -359,15 +353,15 @@ class SearchTask(LightningModule):
         own = self.searcher.done(state)
         own = never if own is None else own & ~hit & ~broken
         ended = hit | own | broken
-        if not bool(ended.any()):  # the one thing in a step that waits for the device
+        if not bool(ended.any()):  # the stop test of a step, for which the host waits
             return None
         outcome.latent[active[hit]] = _best_success(evaluation, hit)
         outcome.latent[active[own]] = self.searcher.result(state)[own]
         outcome.retire(active[broken], seeds)
         return ended
 
-    def _step_end(self, step: int, evaluation: Evaluation, seeds: Seeds) -> None:
-        info = StepInfo(step + 1, self.searcher.steps, evaluation, seeds)
+    def _step_end(self, step: int, evaluation: Evaluation, seeds: Seeds, outcome: Outcome) -> None:
+        info = StepInfo(step + 1, self.searcher.steps, evaluation, seeds, outcome.iterations < outcome.budget)
         for callback in self._callbacks():
             callback.on_search_step_end(self.trainer, self, info)
         if self._trainer is not None and self.trainer.received_sigterm:
@@ -376,6 +370,14 @@ class SearchTask(LightningModule):
     def _callbacks(self) -> list[SearchCallback]:
         trainer: Any = self._trainer
         return [] if trainer is None else [c for c in trainer.callbacks if isinstance(c, SearchCallback)]
+
+
+def _try_out(generator: Generator) -> None:
+    """Decodes two latents, and encodes what comes of it where that can be done."""
+    y = torch.zeros(2, dtype=torch.long, device=generator.device)
+    image = generator.eval().decode(torch.zeros(2, *generator.latent_shape, device=generator.device), y)
+    if generator.encodes:
+        generator.encode(image, y)
 
 
 def _best_success(evaluation: Evaluation, done: Tensor) -> Tensor:
@@ -414,7 +416,10 @@ def check_fit(searcher: Searcher, objective: Objective, criterion: Criterion, su
     if aiming and not seeds.targeted:
         raise InputError(f"{aiming[0]} aims at a class, and the seeds have no target: set seeds.target")
     if seeds.targeted and not aiming:
-        raise InputError("the seeds have targets, and neither objective nor criterion aims at them: set targeted: true")
+        raise InputError(
+            "the seeds have targets, and neither objective nor criterion aims at them: leave seeds.target out, or set "
+            "targeted: true where an objective or criterion has it"
+        )
     if searcher.needs_other and not seeds.paired:
         raise InputError(f"{name} mixes images, and {type(seeds).__name__} gives single ones: use PairSeeds")
     if seeds.paired and not searcher.needs_other:

@@ -171,7 +171,8 @@ class SearchLogging(SearchCallback):
         self.step += 1
         self._queries += info.evaluation.shown * task.passes(score=True)
         if info.step % EVERY == 1 and trainer.loggers:
-            self._log(trainer, {**self._so_far, **live_numbers(info.evaluation), **self._speed()})
+            live = {"succeeded": float(info.succeeded.double().mean())}
+            self._log(trainer, {**self._so_far, **live_numbers(info.evaluation), **live, **self._speed()})
 
     def on_search_batch_end(self, trainer: Trainer, task: SearchTask, cases: Cases) -> None:
         """Failure rate and mean true-class probability of this process so far."""
@@ -244,7 +245,7 @@ class SearchGallery(SearchCallback):
         """Draws at the first round of a block and at every k-th."""
         self._rounds += 1
         due = info.step % self.every == 1 or self.every == 1
-        if due and trainer.is_global_zero and trainer.loggers and info.seeds is not None:
+        if due and trainer.is_global_zero and trainer.loggers:
             log_image(
                 trainer, "candidates", candidate_grid(task, info.evaluation, info.seeds, self.seeds), self._rounds
             )

@@ -7,9 +7,12 @@ import torch
 from lsgen.data import ImageData
 from lsgen.errors import InputError
 from lsgen.generators import PixelSpace
-from lsgen.search import DataSeeds, LatentPGD, SearchTask
+from lsgen.objectives import CrossEntropy, Misclassified
+from lsgen.search import DataSeeds, LatentPGD, SearchTask, SeedRandom
 from lsgen.search.art import ArtAttack
+from lsgen.search.evaluator import Evaluator
 from lsgen.trainer import Trainer
+from lsgen.types import Seeds
 from tests.toys import Linear, Pixels
 
 pytest.importorskip("art")
@@ -97,7 +100,31 @@ def test_targets_are_aimed_at(data, tmp_path):
     assert (suite.table["predicted"] == suite.table["target"]).mean() > 0.8
 
 
+@pytest.mark.parametrize("attack", ["CarliniL2Method", "DeepFool", "ProjectedGradientDescent"])
+def test_half_precision_does_not_reach_the_toolbox(data, attack):
+    searcher = ArtAttack(attack=attack, settings={"max_iter": 2, "verbose": False})
+    space = searcher.bind(PixelSpace(image_shape=(1, 4, 4), num_classes=3))
+    images, labels = data["test"].spread(6)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        evaluator = Evaluator(space, Linear(num_classes=3), CrossEntropy(), Misclassified(), 32)
+        found = searcher.solve(Seeds(images / 255, labels), evaluator, SeedRandom(0, 0, 6))
+    assert found.latent.dtype == torch.float32
+
+
+def test_without_targets_an_attack_that_aims_by_default_does_not(data, tmp_path):
+    settings = {"max_iter": 20, "num_trial": 5, "sample_size": 5, "init_size": 50, "verbose": False}
+    suite = search(data, ArtAttack(attack="BoundaryAttack", settings=settings), tmp_path)
+    assert suite.table["failed"].mean() > 0.3
+
+
+def test_an_attack_that_cannot_aim_is_refused_with_targets(data, tmp_path):
+    with pytest.raises(InputError, match=r"DeepFool cannot aim at a class: leave seeds\.target out"):
+        search(data, ArtAttack(attack="DeepFool"), tmp_path, target="each")
+
+
 def test_wrong_names_settings_and_spaces_are_refused():
+    with pytest.raises(InputError, match="the toolbox has no 'carlini'"):  # a module of it
+        ArtAttack(attack="carlini")
     with pytest.raises(InputError, match="did you mean 'CarliniL2Method'"):
         ArtAttack(attack="CarliniL2")
     with pytest.raises(InputError, match=r"has no 'epsilon'; it has .*eps"):

@@ -117,7 +117,7 @@ def test_live_reports_have_the_five_numbers_and_the_end_has_the_whole_summary(se
     live = rows.dropna(subset=["active_seeds"])
     assert live["step"].tolist() == [1, 11, 14, 24, 27, 37]  # rounds 1 and 11 of three blocks, each one step more
     later = live[live["step"] > 13]  # once a block is done
-    names = ["failure_rate", "mean_p_true", "best_fitness", "active_seeds", "queries_per_second", "hits"]
+    names = ["failure_rate", "mean_p_true", "best_fitness", "active_seeds", "queries_per_second", "hits", "succeeded"]
     assert later[names].notna().all().all()
     scalars = {k: v for k, v in suite.summary.items() if isinstance(v, (int, float))}
     last = rows.iloc[-1]
@@ -253,13 +253,16 @@ def test_the_gallery_shows_seeds_above_their_best_candidates():
     assert grid[0, SIDE + 2 : 2 * SIDE + 2, 1 : SIDE + 1].unique().tolist() == [1.0]
 
 
+NOBODY = torch.zeros(5, dtype=torch.bool)
+
+
 def test_a_gallery_is_drawn_every_k_rounds(tmp_path):
     logger = CSVLogger(tmp_path, name="logs")
     trainer = Trainer(default_root_dir=tmp_path, logger=logger, enable_progress_bar=False)
     seeds = Seeds(torch.zeros(5, SIDE * SIDE), torch.arange(5) % CLASSES)
     gallery, task = SearchGallery(every=4, seeds=2), toy_task()
     for step in range(1, 11):
-        gallery.on_search_step_end(trainer, task, StepInfo(step, 10, evaluation_of(seeds), seeds))
+        gallery.on_search_step_end(trainer, task, StepInfo(step, 10, evaluation_of(seeds), seeds, NOBODY))
     drawn = sorted(file.name for file in (tmp_path / "logs/version_0/images").iterdir())
     assert drawn == [f"candidates_{step:06d}.png" for step in (1, 5, 9)]
 
@@ -290,8 +293,9 @@ def test_the_bar_shows_rate_hits_and_best_and_does_not_look_at_every_round(monke
     bar.on_search_batch_end(None, task, None)
     for step in range(1, 41):
         now[0] += 0.3 * BLINK
-        bar.on_search_step_end(None, task, StepInfo(step, 40, evaluation_of(seeds)))
+        succeeded = torch.arange(5) < step // 4  # also those that are done and no longer evaluated
+        bar.on_search_step_end(None, task, StepInfo(step, 40, evaluation_of(seeds), seeds, succeeded))
     shown = bar._predict_progress_bar.shown
     assert shown[0] == {"FR": "66.7%"}
-    assert shown[1] == {"FR": "66.7%", "hits": "0/5", "best": "0", "step": "4/40"}
+    assert shown[1] == {"FR": "66.7%", "hits": "1/5", "best": "0", "step": "4/40"}
     assert len(shown) == 1 + 40 // 4

@@ -9,6 +9,7 @@ from lsgen.data import ImageData
 from lsgen.errors import InputError
 from lsgen.generators import CVAE, GAN, VAE, VQVAE, Diffusion, Generator, PixelSpace
 from lsgen.generators.autoencoder import kl_to_standard_normal
+from lsgen.search import LatentPGD, MarginGA
 from lsgen.trainer import Trainer
 from tests.toys import write_npz
 
@@ -173,3 +174,15 @@ def test_bounds_are_the_extremes_of_a_thousand_encodings():
 def test_refuses_what_it_cannot_build(bad):
     with pytest.raises(InputError):
         CVAE(**bad)
+
+
+def test_an_old_checkpoint_without_bounds_is_opened_and_who_needs_them_says_so(tmp_path):
+    model = CVAE(width=4)
+    state = {k: v for k, v in model.state_dict().items() if k != "latent_bounds"}
+    about = {"role": model.role, **checkpoints.describe(model)}
+    torch.save({"state_dict": state, checkpoints.KEY: about}, tmp_path / "old.ckpt")
+    opened = generators.pretrained(tmp_path / "old.ckpt")
+    assert opened.latent.bounds is None
+    LatentPGD().bind(opened)
+    with pytest.raises(InputError, match="this CVAE has none: fit it again"):
+        MarginGA().bind(opened)

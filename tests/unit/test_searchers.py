@@ -104,6 +104,58 @@ def test_a_state_can_go_on_with_some_of_its_seeds(make):
     assert torch.equal(searcher.result(few), searcher.result(state)[[6, 0]])
 
 
+@pytest.mark.parametrize("make", SEARCHERS.values(), ids=SEARCHERS)
+def test_pixels_stay_pixels(make):
+    """Every searcher is its own baseline in PixelSpace, and counts no change that no image has."""
+    searcher = make()
+    if isinstance(searcher, ActivationPerturbation):
+        searcher.stages = None  # there are none
+    space, sut = searcher.bind(PixelSpace(image_shape=(1, 4, 4), num_classes=2)), Linear()
+    images = torch.rand(7, 1, 4, 4, generator=torch.Generator().manual_seed(1)).round()  # black and white
+    latent, label = searcher.lift(images), sut.logits(images).argmax(1)
+    seeds = Seeds(latent, label, other=latent.flip(0))
+    goals = searcher.objective(targeted=False), searcher.criterion(targeted=False)
+    evaluator, state = Evaluator(space, sut, *goals, 32), None
+    rng = SeedRandom(0, 0, 7)
+    state = searcher.init(seeds, rng)
+    for _ in range(searcher.steps):
+        asked = searcher.ask(state)
+        assert asked.min() >= 0
+        assert asked.max() <= 1
+        state = searcher.tell(state, evaluator.score(asked, seeds, searcher.needs_grad), rng)
+    found = searcher.result(state)
+    assert torch.equal(found, found.clamp(0, 1))
+
+
+@pytest.mark.parametrize("make", [SEARCHERS["margin ga"], SEARCHERS["boundary ga"], SEARCHERS["hill climb"]])
+def test_on_a_quadratic_the_best_never_gets_worse(make):
+    searcher, goal = make(), torch.full((16,), 0.8)
+    searcher.bind(Pixels())
+    seeds, rng, best = Seeds(torch.zeros(5, 16), torch.zeros(5).long()), SeedRandom(0, 0, 5), []
+    state = searcher.init(seeds, rng)
+    for _ in range(searcher.steps):
+        z = searcher.ask(state)
+        fitness = (z - goal).square().sum(-1)
+        nobody = torch.zeros_like(fitness, dtype=torch.bool)
+        state = searcher.tell(state, Evaluation(z, torch.zeros(*fitness.shape, 2), fitness, nobody, None), rng)
+        best.append((searcher.result(state) - goal).square().sum(-1))
+    assert all((b <= a).all() for a, b in pairwise(best))
+    assert (best[-1] < best[0]).all()
+
+
+def test_in_pixel_space_a_boundary_is_as_near_as_its_image():
+    searcher = SEARCHERS["boundary ga"]()
+    space, sut = searcher.bind(PixelSpace(image_shape=(1, 4, 4), num_classes=2)), Linear()
+    images = torch.rand(7, 1, 4, 4, generator=torch.Generator().manual_seed(1)).round()
+    seeds = Seeds(images, sut.logits(images).argmax(1))
+    evaluator = Evaluator(space, sut, searcher.objective(targeted=False), Misclassified(), 32)
+    state = run(searcher, evaluator, seeds, SeedRandom(0, 0, 7))
+    found, known = searcher.result(state), state.best.isfinite()
+    assert known.any()
+    shown = (space.decode(found, seeds.label) - images).abs().flatten(1).sum(1)
+    torch.testing.assert_close(state.best[known], shown[known])
+
+
 def test_pgd_on_a_linear_sut_reaches_the_corner_of_the_ball():
     evaluator, seeds = problem()
     searcher = LatentPGD(steps=10, step_size=0.05, radius=0.2)  # 0.5 of steps in a ball of 0.2: the clamp must act
@@ -523,13 +575,23 @@ def test_the_stages_of_a_gan_are_those_of_its_average_also_while_it_trains():
     assert space.sizes[1] > 0
 
 
+def test_as_published_the_step_doubles_beyond_the_width_of_the_space():
+    for as_published, most in ((False, 1.0), (True, math.inf)):
+        searcher = MarginGA(population=5, elites=2, as_published=as_published, extent="high")
+        searcher.bind(Pixels())
+        size, same = torch.tensor([searcher.first_size]), torch.tensor([1.0])
+        for _ in range(20):
+            size = searcher.next_size(size, same, same)
+        assert size.item() == pytest.approx(min(most, 2**20 * searcher.first_size))
+
+
 def test_a_third_of_the_stages_by_default_and_no_more_than_there_are():
     searcher = ActivationPerturbation()
     assert len(searcher.bind(CVAE(width=4)).first) == 2  # of 4 stages, rounded up
     with pytest.raises(InputError, match="has 2 stages to change, 3 are asked for"):
         ActivationPerturbation(stages=3).bind(Pixels())
-    with pytest.raises(InputError, match="PixelSpace has 0 stages"):
-        ActivationPerturbation().bind(PixelSpace())
+    with pytest.raises(InputError, match="PixelSpace has 0 stages to change, 1 are asked for"):
+        ActivationPerturbation(stages=1).bind(PixelSpace())
 
 
 @pytest.mark.parametrize(

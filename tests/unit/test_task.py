@@ -288,6 +288,14 @@ def test_a_seed_without_an_answer_is_retired_and_no_case(data, tmp_path):
     assert (table["iterations"][table["retired"]] == 3).all()
 
 
+def test_a_block_of_which_no_seed_has_an_answer_does_not_end_the_run(data, tmp_path):
+    searcher, seeds, sut = LatentPGD(steps=3), DataSeeds(per_class=6), NaNAt(num_classes=CLASSES)
+    one, _ = search(data, searcher, seeds, tmp_path / "a", sut=sut, block_size=1)
+    all_at_once, _ = search(data, searcher, seeds, tmp_path / "b", sut=sut)
+    assert one.summary["retired"] == all_at_once.summary["retired"] > 0
+    assert one.finished
+
+
 class NaNImage(Pixels):
     """Decodes to no image at all beyond a point."""
 
@@ -306,6 +314,40 @@ def test_an_image_that_is_no_number_is_never_a_failure(data, tmp_path):
         suite = trainer.search(task, datamodule=data, out=str(tmp_path / "s"))
     assert suite.table["retired"].all()  # every walk leaves the cube sooner or later
     assert np.array_equal(suite.latents, suite.array("seed_latent"))
+
+
+class ViewingGenerator(Pixels):
+    """Foreign code that takes its rows to lie one after the other."""
+
+    def __init__(self, **settings):
+        super().__init__(**settings)
+        self.conv = torch.nn.Conv2d(1, 2, 3, padding=1)
+
+    def decode(self, z, y):
+        maps = self.conv(super().decode(z, y))
+        return maps.view(len(z), -1).view(len(z), 2, self.side, self.side).mean(1, keepdim=True).sigmoid()
+
+
+def test_a_generator_that_cannot_take_channels_last_is_left_as_it_is(data, tmp_path):
+    task = SearchTask(
+        generator=ViewingGenerator(num_classes=CLASSES), sut=Linear(num_classes=CLASSES), eval_batch_size=32,
+        searcher=LatentPGD(steps=1), seeds=DataSeeds(per_class=1),
+    )  # fmt: skip
+    assert task.generator.conv.weight.is_contiguous()
+    task.generator.decode(torch.zeros(3, 16), torch.zeros(3).long())
+
+
+def test_differential_testing_begins_where_the_suts_agree_and_asks_the_second_once(data, tmp_path):
+    other = Linear(num_classes=CLASSES, seed=1)
+    searcher = Differential(other=other, population=8, elites=3, generations=4)
+    suite, task = search(data, searcher, DataSeeds(per_class=6), tmp_path)
+    images = torch.from_numpy(suite.array("seed_image")).float() / 255
+    agree = other.logits(images).argmax(1) == task.sut.logits(images).argmax(1)
+    right = torch.from_numpy((suite.table["seed_predicted"] == suite.table["label"]).to_numpy(bool))
+    assert (right & ~agree).any()
+    assert (torch.from_numpy(suite.table["viable"].to_numpy(bool)) == (right & agree)).all()
+    assert (suite.table["iterations"][suite.table["viable"] & suite.table["success"]] >= 0).all()
+    assert task.passes(score=True) == task.passes(score=False) == 2
 
 
 def test_one_task_can_search_other_data_and_one_searcher_serves_two_tasks(data, tmp_path):
