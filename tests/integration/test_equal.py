@@ -16,7 +16,6 @@ from lsgen.cli import main
 from tests.conftest import ROOT
 from tests.integration import every_search
 from tests.toys import write_npz
-from tests.unit.test_searchers import SEARCHERS
 
 
 def check_equal(a, b):
@@ -108,17 +107,17 @@ def test_every_searcher_does_the_same_in_two_processes(every):
     command = [sys.executable, "-m", "tests.integration.every_search", every / "data", every / "two", "2"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=400, check=False, cwd=ROOT)
     assert done.returncode == 0, done.stderr[-3000:]
-    for name in SEARCHERS:
+    for name in every_search.searches():
         check_equal(every / "one" / name, every / "two" / name)
 
 
 def test_every_searcher_does_the_same_when_it_goes_on_after_a_loss(every):
     shutil.copytree(every / "one", every / "again")
-    for name in SEARCHERS:
+    for name in every_search.searches():
         for number in (0, 2):  # as if the process had been killed before they were written
             (every / "again" / name / f"parts/block-{number:05d}.parquet").unlink()
     every_search.run(every / "data", every / "again")
-    for name in SEARCHERS:
+    for name in every_search.searches():
         check_equal(every / "one" / name, every / "again" / name)
 
 
