@@ -38,6 +38,9 @@ def fit_once(config: Path, folder: Path, *more: str) -> str | None:
     from lsgen import checkpoints
 
     last = folder / "last.ckpt"
+    if not last.exists() and (folder / "best.ckpt").exists():
+        print(f"already trained, elsewhere: {folder}", flush=True)
+        return None
     try:
         trained = checkpoints.read(last)["epoch"] + 1
     except InputError:  # none yet, or cut off while it was written

@@ -10,6 +10,7 @@ import errno
 import fcntl
 import json
 import os
+import re
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
@@ -342,6 +343,12 @@ def _read_json(file: Path) -> Any:
         raise InputError(f"{file} cannot be read ({error})") from error
 
 
+def _number(error: SafetensorError) -> int:
+    """The system's number of what went wrong, which safetensors only mentions in its text."""
+    told = re.search(r"os error (\d+)", str(error))
+    return int(told[1]) if told else errno.EIO
+
+
 def _replace(target: Path, write: Callable[[Path], object]) -> None:
     """Writes beside the target, syncs, and renames: the target is whole or absent, whatever happens."""
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
@@ -354,7 +361,7 @@ def _replace(target: Path, write: Callable[[Path], object]) -> None:
         temporary.unlink(missing_ok=True)
         if isinstance(error, (PermissionError, FileNotFoundError, NotADirectoryError)):
             raise
-        number, reason = (error.errno, error.strerror) if isinstance(error, OSError) else (errno.EIO, None)
+        number, reason = (error.errno, error.strerror) if isinstance(error, OSError) else (_number(error), None)
         raise OSError(
             number,
             f"cannot write {target} ({reason or error}); finished blocks are kept: make room and run the same command "

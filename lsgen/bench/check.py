@@ -221,7 +221,7 @@ def most_queries(task: SearchTask) -> int | None:
     if type(searcher).solve is not Searcher.solve:
         return None
     looks = min(searcher.steps, 1) + 1  # at the seed, and at what became of it
-    rounds = searcher.candidates * searcher.steps
+    rounds = searcher.candidates * searcher.steps + searcher.first * min(searcher.steps, 1)
     each = rounds * task.passes(score=True) + looks * task.passes(score=False)
     return len(task.plan) * min(each, task.max_queries or each)
 
@@ -229,7 +229,8 @@ def most_queries(task: SearchTask) -> int | None:
 def most_passes(task: SearchTask) -> int:
     """Images that go through the networks when no seed ends early; batches that are not full count as full."""
     searcher, size = task.searcher, min(task.block_size, len(task.plan))
-    of_block = searcher.steps * _padded(size * searcher.candidates) + 2 * _padded(size)
+    first = _padded(size * searcher.first) if searcher.steps else 0
+    of_block = searcher.steps * _padded(size * searcher.candidates) + first + 2 * _padded(size)
     return of_block * -(-len(task.plan) // size)
 
 

@@ -27,7 +27,7 @@ def check_folder(grid: Grid, outlooks: dict[str, Outlook]) -> None:
     """
     out, mark = grid.out, grid.out / MARK
     if not mark.is_file():
-        if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        if out.exists() and (not out.is_dir() or any(f.name != "claims" for f in out.iterdir())):
             raise InputError(f"{out} exists and is not the folder of a bench: choose another --out")
         return
     there = _read(mark).get("cells", [])

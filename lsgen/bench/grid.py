@@ -193,6 +193,7 @@ def read_grid(file: Path, out: Path | None = None, flags: Flags | None = None) -
             joined = {**common, **own, **sut.search_flags(search), **generator.search_flags(search)}
             cells.append(Cell(data, sut, generator, search, repeat, config, joined, folder))
     _check_names(cells, file)
+    _check_checkpoints([model for cell in cells for model in (cell.sut, cell.generator)], file)
     return Grid(file.stem, folder, sorted(models, key=lambda m: m.role != "sut"), cells)
 
 
@@ -329,6 +330,20 @@ def _check_special(models: list[Model], searches: Collection[str], where: str) -
         if unknown := [search for search in model.special if search not in searches]:
             raise InputError(
                 f"{where}: {model.label}: for: there is no search {unknown[0]!r}; searches are {', '.join(searches)}"
+            )
+
+
+def _check_checkpoints(models: list[Model], file: Path) -> None:
+    """Refuses two trainings that would leave their weights in one place."""
+    seen: dict[Path, Model] = {}
+    for model in models:
+        if model.config is None or model.checkpoint is None:
+            continue
+        other = seen.setdefault(model.checkpoint, model)
+        if (other.config, other.fit) != (model.config, model.fit):
+            raise InputError(
+                f"{file}: {model.label} and {other.label} are trained differently and would both leave "
+                f"{model.checkpoint}: give one of them fit: {{trainer.default_root_dir: FOLDER}}"
             )
 
 

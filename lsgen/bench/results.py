@@ -36,6 +36,7 @@ class Column:
         seeds: One number for each seed of a suite's table, by which two suites can be compared; None where a seed has
             none.
         count: What a share counts, shown in brackets.
+        needs_budget: Whether a search that was cut short for want of queries looks better here than it is.
     """
 
     key: str
@@ -45,6 +46,7 @@ class Column:
     value: Callable[[Suite], float | None]
     seeds: Callable[[pd.DataFrame], pd.Series] | None = None
     count: Callable[[Suite], int] | None = None
+    needs_budget: bool = False
 
 
 # --- columns ---------------------------------------------------------------------------------------------------------
@@ -129,9 +131,17 @@ COLUMNS = (
         _misclassified,
         _count(_misclassified),
     ),
-    Column("iterations", "iterations", -1, ".1f", _summary("iterations_mean"), _by_seed(_cases("iterations"))),
-    Column("queries", "queries", -1, ",.0f", _mean(_cases("queries")), _by_seed(_cases("queries"))),
-    Column("seconds", "s", -1, ".3g", _seconds),
+    Column(
+        "iterations",
+        "iterations",
+        -1,
+        ".1f",
+        _summary("iterations_mean"),
+        _by_seed(_cases("iterations")),
+        needs_budget=True,
+    ),
+    Column("queries", "queries", -1, ",.0f", _mean(_cases("queries")), _by_seed(_cases("queries")), needs_budget=True),
+    Column("seconds", "s", -1, ".3g", _seconds, needs_budget=True),
     Column("failure_rate", "FR %", 1, "%", _summary("failure_rate"), _by_seed(_cases("failed"))),
     Column("ssim", "SSIM", 1, ".3f", _summary("ssim"), _by_seed(_cases("ssim"))),
     Column("label_diversity", "LD", 1, ".2f", _summary("label_diversity")),
@@ -168,6 +178,14 @@ class Row:
         """The numbers of every column over repeats; without those that are undefined."""
         found = {column.key: [column.value(suite) for suite in self.suites] for column in COLUMNS}
         return {key: [v for v in values if v is not None] for key, values in found.items()}
+
+    @cached_property
+    def cut_short(self) -> bool:
+        """Whether ``max_queries`` has ended the search of a seed that had not failed yet."""
+        most = self.cells[0].flags.get("model.max_queries")
+        return most is not None and any(
+            not bool(suite.table.loc[suite.table["viable"], "failed"].all()) for suite in self.suites
+        )
 
     def seeds(self, column: Column) -> np.ndarray:
         """One number for each seed of the first repeat, float [N]."""
@@ -239,13 +257,14 @@ def _contest(row: Row, rows: list[Row]) -> Hashable:
 
 def _compare(rows: list[Row], column: Column) -> list[Mark]:
     """Marks of one column for rows that compete."""
-    means = [row.mean(column.key) for row in rows]
+    means = [None if column.needs_budget and row.cut_short else row.mean(column.key) for row in rows]
     known = [m for m in means if m is not None]
     if len(set(known)) < 2:  # nothing to compare, or nothing to choose
         return [Mark()] * len(rows)
     best = max(known, key=lambda m: column.better * m)
     champion = rows[means.index(best)]
-    tests = [_test(champion, row, column) for row in rows]
+    nothing: tuple[float | None, Test | None] = (None, None)
+    tests = [nothing if m is None else _test(champion, row, column) for m, row in zip(means, rows, strict=True)]
     p_values = holm([p for p, _ in tests])
     return [
         Mark(m == best, p is not None and p >= ALPHA, p, test)

@@ -77,8 +77,8 @@ def run(grid: Grid, outlooks: dict[str, Outlook], facts: dict[str, Facts], jobs:
                 make_report(cell)
     finally:
         tables = collect(grid, outlooks, facts)
+        show(tables)  # before it is written: the disk may be full
         page = write_all(tables, command)
-        show(tables)
         print(f"{page}, and table.md, table.tex, table.csv beside it", flush=True)
     return tables
 
@@ -201,7 +201,8 @@ def left(job: Job) -> str:
     planned = sum(job.outlooks[cell.name].seconds or 0.0 for cell in done)
     spent = sum(float(load_suite(cell.folder).summary["seconds"]) for cell in done)
     pace = spent / planned if planned else 1.0
-    seconds = sum((outlook.seconds or 0.0) * pace + outlook.overhead for outlook in todo) / job.processes
+    each = [(outlook.seconds or 0.0) * pace + outlook.overhead for outlook in todo]
+    seconds = max(sum(each) / job.processes, max(each))
     return f"{counted(len(todo))} left, about {duration(seconds)}"
 
 

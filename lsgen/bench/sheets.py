@@ -145,6 +145,11 @@ def notes(tables: Tables) -> list[str]:
         return ["No cell is finished yet."]
     repeats = max(len(row.cells) for row in tables.rows)
     said = [_comparison(tables, repeats), _meanings(tables)]
+    if short := [f"{row.combination[2]} under {row.combination[3]}" for row in tables.rows if row.cut_short]:
+        said.append(
+            f"max_queries ended searches that had not failed yet ({', '.join(short)}): with an equal budget they would "
+            f"have taken more iterations, queries and s, so these numbers do not compete."
+        )
     if repeats > 1:
         said.append(f"Means of {repeats} repeats; standard deviations are in table.csv.")
     said.append(

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 TEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "–": "--"}
+TEX |= {"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}"}
 TEX |= {c: f"\\{c}" for c in "&%$#_{}"}
 
 
@@ -83,7 +84,7 @@ def markdown(tables: Tables, command: str) -> str:
         parts += [f"## {sheet.title}", "\n".join(lines)]
     parts.append("\n".join(f"- {note}" for note in notes(tables)))
     if tables.unfinished:
-        parts += ["## Not in the table", "\n".join(f"- {line}" for line in tables.unfinished)]
+        parts += ["## Not in the table", "\n".join(f"- {escape(line, quote=False)}" for line in tables.unfinished)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -210,7 +211,8 @@ def log_to_wandb(tables: Tables) -> None:
 
     from lsgen.loggers import RunLabels, Table, sink_of
 
-    logger = WandbLogger(group=tables.grid.name, name=f"{tables.grid.name} summary")
+    project = tables.grid.cells[0].flags.get("trainer.logger.project")  # where the searches went
+    logger = WandbLogger(group=tables.grid.name, name=f"{tables.grid.name} summary", project=project)
     sink = sink_of(logger)
     sink.begin(RunLabels("bench"), tables.grid.out)
     sink.table("bench/table", Table(pd.DataFrame(table_records(tables))), 0)

@@ -35,6 +35,7 @@ WAITS = {"WANDB_INIT_TIMEOUT": "30", "WANDB_FINISH_TIMEOUT": "300"}  # seconds; 
 CallT = TypeVar("CallT", bound=Callable[..., None])
 
 _runs: WeakKeyDictionary[WandbLogger, Any] = WeakKeyDictionary()  # those that lsgen has begun
+_begun: set[str] = set()  # their ids, also of loggers that are gone
 
 
 def harmless(method: CallT) -> CallT:
@@ -60,7 +61,8 @@ class Wandb(Sink):
         """Starts the run, unless this logger has one that goes on."""
         if self.logger not in _runs:
             _finish_others()
-            _runs[self.logger] = _start(self.logger, labels, folder)
+            _runs[self.logger] = run = _start(self.logger, labels, folder)
+            _begun.add(run.id)
 
     @harmless
     def image(self, name: str, image: Tensor, step: int) -> None:
@@ -111,7 +113,7 @@ def _finish_others() -> None:
     """Ends a run of an earlier logger of this process, whose numbers would get mixed with the new one's."""
     import wandb
 
-    if wandb.run is not None and wandb.run in _runs.values():
+    if wandb.run is not None and wandb.run.id in _begun:
         wandb.finish()
 
 

@@ -75,6 +75,7 @@ class Searcher(ABC):
     Attributes:
         steps: Rounds of ask and tell; the budget of each seed.
         candidates: Candidates of a seed in most rounds; the batch size is chosen for them.
+        first: Those of the first round beyond that.
         needs_grad: Whether ``tell`` uses the gradient of the fitness.
         needs_other: Whether seeds must come with the latent of another image.
         stops_at_success: Whether a seed is done with the first candidate that satisfies the criterion.
@@ -89,6 +90,7 @@ class Searcher(ABC):
     has_seed: ClassVar[bool] = True
     stops_at_success: bool = True
     candidates: int = 1
+    first: int = 0
     steps: int
     box: tuple[float, float] | None = None
 

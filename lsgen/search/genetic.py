@@ -43,7 +43,7 @@ class Genetic(Searcher):
             )
         self.population, self.elites, self.generations = population, elites, generations
         self.as_published = as_published
-        self.steps, self.candidates = generations, population - elites
+        self.steps, self.candidates, self.first = generations, population - elites, elites
 
     @property
     @abstractmethod

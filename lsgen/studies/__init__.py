@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import time
 from importlib import import_module
 from pathlib import Path
@@ -62,7 +63,27 @@ def main(args: list[str]) -> None:
         raise InputError(f"which study? One of {', '.join(STUDIES)} (see `lsgen study --list`)")
     study = find(options.name)
     out = Path(options.out or f"runs/study/{study.name}-{options.scale}")
+    claim(out, study, options.scale)
     return run(study, Lab(out=out, scale=options.scale))
+
+
+def claim(out: Path, study: Study, scale: str) -> None:
+    """Makes the study's folder, or finds it to be that of an earlier start.
+
+    Raises:
+        InputError: It holds something else, which would be overwritten.
+    """
+    mark, own = out / "study.json", {"study": study.name, "scale": scale}
+    try:
+        if mark.is_file():
+            if json.loads(mark.read_text(encoding="utf-8")) != own:
+                raise InputError(f"{out} holds another study, or another scale: choose another --out")
+        elif out.exists() and (not out.is_dir() or any(out.iterdir())):
+            raise InputError(f"{out} exists and is not the folder of a study: choose another --out")
+        out.mkdir(parents=True, exist_ok=True)
+        mark.write_text(json.dumps(own) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"--out: cannot write to {out} ({error.strerror})") from error
 
 
 def run(study: Study, lab: Lab) -> None:

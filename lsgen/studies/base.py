@@ -150,8 +150,7 @@ class Lab:
             given += ["--trainer.callbacks=[]", "--trainer.logger=false", "--trainer.enable_progress_bar=false", *smoke]
         elif name is None:
             folder, given = Path("runs") / config, list(more)
-        if not (folder / "best.ckpt").exists() or self.scale == "smoke" or name is not None:
-            fit_once(file, folder, *given)
+        fit_once(file, folder, *given)
         self._note(shlex.join(["lsgen", "fit", "--config", str(file), *given]))  # also where that was done before
         return folder / "best.ckpt"
 

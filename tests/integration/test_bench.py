@@ -203,7 +203,7 @@ def test_a_dry_run_shows_cells_cost_and_what_is_impossible_and_writes_nothing(pl
     )
     assert main([*args, "--dry-run", "--jobs", "2"]) == 0
     said = capsys.readouterr().out
-    assert "1 cell to do, at most 75,040 SUT queries" in said  # 20 seeds, 250 rounds of 15 children, 2 looks
+    assert "1 cell to do, at most 75,240 SUT queries" in said  # 20 seeds, 250 rounds of 15 children, 2 looks
     assert "in 2 processes; 0 finished, 5 refused" in said
     assert "refused: toy, box, VAE, PGD: LatentPGD follows gradients, and the SUT is a black box" in said
     assert "refused: toy, box, unfit, GA: MarginGA takes its step from the bounds of the latent space" in said

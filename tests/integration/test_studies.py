@@ -173,3 +173,17 @@ def test_the_command_runs_a_study_and_prints_where_it_is(tmp_path, capsys, monke
     monkeypatch.setattr("lsgen.studies.find", lambda name: replace(TOY, name=name))
     assert main(["study", "toy", "--scale", "smoke", "--out", str(tmp_path / "toy")]) == 0
     assert str(tmp_path / "toy" / "README.md") in capsys.readouterr().out.replace("\n", "")
+
+
+def test_a_folder_that_is_not_the_studys_is_left_alone(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("lsgen.studies.find", lambda name: replace(TOY, name=name))
+    mine = tmp_path / "README.md"
+    mine.write_text("my thesis")
+    assert main(["study", "toy", "--scale", "smoke", "--out", str(tmp_path)]) == 2
+    assert "is not the folder of a study" in capsys.readouterr().err
+    assert mine.read_text() == "my thesis"
+    out = str(tmp_path / "toy")
+    assert main(["study", "toy", "--scale", "smoke", "--out", out]) == 0
+    assert main(["study", "toy", "--scale", "smoke", "--out", out]) == 0  # again
+    assert main(["study", "other", "--scale", "smoke", "--out", out]) == 2
+    assert "holds another study" in capsys.readouterr().err

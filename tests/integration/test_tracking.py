@@ -1,5 +1,6 @@
 """The real W&B client, offline: what `--trainer.logger WandbLogger` leaves in the run file, read back."""
 
+import gc
 import json
 import socket
 import struct
@@ -18,6 +19,7 @@ from wandb.proto import wandb_internal_pb2
 from lsgen import load_suite
 from lsgen.cli import main
 from lsgen.data import ImageData
+from lsgen.loggers import RunLabels, sink_of
 from lsgen.loggers import wandb as tracking
 from lsgen.search.tracking import track_report
 from lsgen.trainer import Trainer
@@ -298,3 +300,15 @@ def test_sweeps_name_settings_that_the_command_takes(file, capsys):
 def test_every_sweep_that_was_asked_for_is_there():
     names = {"speth_epsilon_steps", "speth_epsilon_scale", "argus_lambda", "icst25_extent"}
     assert {file.stem for file in SWEEPS} == names
+
+
+def test_a_logger_that_is_gone_leaves_no_run_to_the_next(tmp_path):
+    ids = set()
+    for number in range(3):
+        logger = WandbLogger(offline=True)
+        sink_of(logger).begin(RunLabels("search"), tmp_path / str(number))
+        ids.add(logger.experiment.id)
+        del logger
+        gc.collect()
+    wandb.finish()
+    assert len(ids) == 3

@@ -96,6 +96,14 @@ def test_a_configuration_says_where_its_checkpoint_goes(tmp_path):
     assert grid_of(tmp_path, moved).models[1].checkpoint == Path("elsewhere/best.ckpt")
 
 
+def test_two_trainings_cannot_leave_their_weights_in_one_place(tmp_path):
+    small = {"config": "configs/mnist5k/cvae.yaml", "fit": {"model.latent_dim": 4}}
+    with pytest.raises(InputError, match=r"small and mnist5k/CVAE are trained differently and would both leave"):
+        grid_of(tmp_path, changed("data/mnist5k/generators/small", small))
+    small["fit"]["trainer.default_root_dir"] = "elsewhere"
+    assert len(grid_of(tmp_path, changed("data/mnist5k/generators/small", small)).models) == 4
+
+
 def test_flags_for_one_search_only(tmp_path):
     special = {"checkpoint": "gan.ckpt", "for": {"PGD": {"model.searcher.radius": 0.1}}}
     cells = grid_of(tmp_path, changed("data/mnist5k/generators/GAN", special)).cells
@@ -383,6 +391,26 @@ def test_repeats_are_compared_with_welch_and_holm():
     assert {near.test, far.test} == {"welch"}
 
 
+def test_a_search_that_was_cut_short_is_not_called_the_quickest():
+    short, whole = FakeRow("short", [0.0]), FakeRow("whole", [1.0])
+    for row, iterations in ((short, 3.0), (whole, 27.0)):
+        row.values["iterations"] = [iterations]
+        row.__dict__["cut_short"] = row is short
+    slow = FakeRow("slow", [1.0])
+    slow.values["iterations"], slow.__dict__["cut_short"] = [30.0], False
+    assert [m.best for m in marks_of(short, whole, slow, key="iterations")] == [False, True, False]
+    assert [m.best for m in marks_of(short, whole, slow)] == [False, True, True]
+
+
+@pytest.mark.parametrize(("limit", "failed", "short"), [(None, False, False), (60, True, False), (60, False, True)])
+def test_a_row_is_cut_short_where_a_limit_ended_a_seed_without_a_failure(limit, failed, short):
+    cell = small_grid(Path("out")).cells[0]
+    flags = {} if limit is None else {"model.max_queries": limit}
+    row = Row([Cell(**{**vars(cell), "flags": flags})])
+    row.__dict__["suites"] = [suite_of(seed_id=[0, 1], failed=[True, failed])]
+    assert row.cut_short == short
+
+
 def test_holm_can_make_a_difference_insignificant():
     a, b, c = [0.5, 0.52, 0.54, 0.56], [0.46, 0.48, 0.49, 0.51], [0.461, 0.481, 0.491, 0.511]
     assert all(0.025 < stats.ttest_ind(a, other, equal_var=False).pvalue < 0.05 for other in (b, c))
@@ -448,12 +476,12 @@ def test_markdown(tables):
     assert "| <u>80.0</u> |" in text
     assert "Fisher's exact test" in text
     assert "No oracle has judged validity" in text
-    assert "- refused: d, s, g, <script>: it <is> impossible" in text
+    assert "- refused: d, s, g, &lt;script&gt;: it &lt;is&gt; impossible" in text
 
 
 def test_latex(tables):
     text = write.latex(tables)
-    assert r"A \& <b>|\_ & " in text
+    assert r"A \& \textless{}b\textgreater{}\textbar{}\_ & " in text
     assert r"\textbf{90.0}" in text
     assert r"\underline{80.0}" in text
     assert text.count(r"\begin{tabular}") == text.count(r"\end{tabular}") == 2

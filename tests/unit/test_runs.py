@@ -20,3 +20,10 @@ def test_a_stopped_training_goes_on_and_a_finished_one_is_left(tmp_path, monkeyp
     monkeypatch.setattr(runs, "lsgen", lambda *args: " ".join(args))
     command = runs.fit_once(config, tmp_path)
     assert command == (f"fit --config {config} --ckpt_path {tmp_path / 'last.ckpt'}" if goes_on else None)
+
+
+def test_a_checkpoint_that_was_trained_elsewhere_is_not_trained_over(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(runs, "lsgen", lambda *args: pytest.fail("trained"))
+    (tmp_path / "best.ckpt").touch()
+    assert runs.fit_once(tmp_path / "any.yaml", tmp_path) is None
+    assert "already trained" in capsys.readouterr().out

@@ -110,8 +110,9 @@ def test_safetensors_own_error_of_a_full_disk_is_understood(suite, monkeypatch):
         raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
 
     monkeypatch.setattr(lsgen.suite, "save_file", full)
-    with pytest.raises(OSError, match=r"block-00000.safetensors.*No space left.*run the same command again"):
+    with pytest.raises(OSError, match=r"block-00000.safetensors.*No space left.*run the same command again") as caught:
         suite.write(cases(0))
+    assert caught.value.errno == errno.ENOSPC
 
 
 @pytest.fixture
