@@ -30,6 +30,7 @@ class Row:
         published: The number in the paper, in the same unit.
         spread: Standard deviation over repeats; None for a single one.
         unit: ``%`` for shares, which are kept as 0..1; otherwise shown behind the number.
+        elsewhere: What the published number is of, where that is not what was measured on: then it has no ratio.
     """
 
     case: str
@@ -38,11 +39,14 @@ class Row:
     published: float | None = None
     spread: float | None = None
     unit: str = ""
+    elsewhere: str = ""
 
     @property
     def ratio(self) -> float | None:
         """Measured over published."""
-        return self.measured / self.published if self.measured is not None and self.published else None
+        if self.measured is None or not self.published or self.elsewhere:
+            return None
+        return self.measured / self.published
 
 
 def repeated(
@@ -182,9 +186,9 @@ def write(study: Study, lab: Lab, found: Findings) -> Path:
     lab.out.mkdir(parents=True, exist_ok=True)
     with (lab.out / "table.csv").open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
-        writer.writerow(["case", "metric", "unit", "measured", "spread", "published", "ratio"])
+        writer.writerow(["case", "metric", "unit", "measured", "spread", "published", "published_of", "ratio"])
         for r in found.rows:
-            writer.writerow([r.case, r.metric, r.unit, r.measured, r.spread, r.published, r.ratio])
+            writer.writerow([r.case, r.metric, r.unit, r.measured, r.spread, r.published, r.elsewhere, r.ratio])
     lines = ["#!/usr/bin/env bash", "# What this study ran, in order.", "set -e", *lab.commands]
     (lab.out / "commands.sh").write_text("\n".join(lines) + "\n", encoding="utf-8")
     page = lab.out / "README.md"
@@ -215,8 +219,13 @@ def _table(rows: Sequence[Row]) -> str:
     lines = ["| | metric | measured | published | measured / published |", "|---|---|---|---|---|"]
     for row in rows:
         ratio = "" if row.ratio is None else f"{row.ratio:.2f}"
-        lines.append(f"| {row.case} | {row.metric} | {_measured(row)} | {number(row.published, row.unit)} | {ratio} |")
+        lines.append(f"| {row.case} | {row.metric} | {_measured(row)} | {_published(row)} | {ratio} |")
     return "\n".join(lines)
+
+
+def _published(row: Row) -> str:
+    of = f" ({row.elsewhere})" if row.elsewhere and row.published is not None else ""
+    return number(row.published, row.unit) + of
 
 
 def _measured(row: Row) -> str:

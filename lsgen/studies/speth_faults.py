@@ -35,7 +35,7 @@ UNIT = 9216  # the paper's criterion for a white image of 3×64×64
 MATCHING = {("random", 0.3): 0.5, ("pgd", 0.3): 0.6}  # Fig. 4: about 1,000 and 1,200 of 2,000 cases on the faulty SUT
 SOUND_P_TRUE = 0.57  # Fig. 4b
 DISTANCE = {SOUND: 1.09, 0.1: 0.41}  # Sec. V-E
-OF = "gtsrb32"  # published figures are of traffic signs
+OF, SIGNS = "gtsrb32", "GTSRB"  # what published figures are of
 METHODS = ("random", "pgd")
 Suites = dict[tuple[str, float], "Suite"]  # by method and prevalence
 
@@ -150,6 +150,10 @@ def _search(lab: Lab, data: str, method: str, prevalence: float, decoder: Path, 
     )
 
 
+def _row(data: str, case: str, metric: str, value: float | None, published: float | None, unit: str = "") -> Row:
+    return Row(case, metric, value, published, unit=unit, elsewhere="" if data == OF else SIGNS)
+
+
 def _named(data: str, prevalence: float) -> str:
     return f"{data}, sound SUT" if prevalence == SOUND else f"{data}, fault in {prevalence:.0%}"
 
@@ -166,9 +170,7 @@ def _accuracies(
         parts = {"validation": images["val"], "test": images["test"]}
         measured = {name: accuracy(sut, part.images, part.labels) for name, part in parts.items()}
         for (name, value), published in zip(measured.items(), ACCURACY[p], strict=True):
-            found.rows.append(
-                Row(_named(data, p), f"{name} accuracy", value, published if data == OF else None, unit="%")
-            )
+            found.rows.append(_row(data, _named(data, p), f"{name} accuracy", value, published, "%"))
         if data == OF and p in faults:
             found.rows.append(Row(_named(data, p), "threshold", UNIT * faults[p].found["threshold"], THRESHOLD[p]))
         on_test.append(measured["test"])
@@ -181,11 +183,10 @@ def _probabilities(data: str, suites: Suites) -> list[Row]:
     """How often cases fail, and what Fig. 4's curves are in the mean."""
     rows = []
     for (method, p), suite in suites.items():
-        case, there = f"{_named(data, p)}, {method}", (data, method, p) == (OF, "pgd", SOUND)
-        published = SOUND_P_TRUE if there else None
+        case, published = f"{_named(data, p)}, {method}", SOUND_P_TRUE if (method, p) == ("pgd", SOUND) else None
         rows += [
             Row(case, "failure rate", suite.summary["failure_rate"], unit="%"),
-            Row(case, "mean probability of the true class", suite.summary["mean_p_true"], published, unit="%"),
+            _row(data, case, "mean probability of the true class", suite.summary["mean_p_true"], published, "%"),
         ]
     return rows
 
@@ -200,8 +201,7 @@ def _matches(found: Findings, data: str, prevalence: float, fault: CriterionFaul
     }
     shares = {words: _share(suites[key], fault) for words, key in keys.items()}
     for words, key in keys.items():
-        published = MATCHING.get(key) if data == OF else None
-        found.rows.append(Row(case, f"{words} that match the fault", shares[words], published, unit="%"))
+        found.rows.append(_row(data, case, f"{words} that match the fault", shares[words], MATCHING.get(key), "%"))
     sampled, sound_share, own = shares.values()
     rates = {p: suites["pgd", p].summary["failure_rate"] for p in (SOUND, prevalence)}
     found.claims += [
@@ -235,8 +235,8 @@ def _places(
             continue
         for p in (SOUND, prevalence):
             case = f"{data}, place of the fault in {prevalence:.0%}, {'sound' if p == SOUND else 'faulty'} SUT"
-            published = DISTANCE.get(p) if (data, prevalence) == (OF, shown) else None
-            rows, region = _distances(lab, case, suites["pgd", p], reference, published)
+            published = DISTANCE.get(p) if prevalence == shown else None
+            rows, region = _distances(lab, data, case, suites["pgd", p], reference, published)
             found.rows += rows
             closest.append(region)
         far, near = (region[1] if region else np.inf for region in closest)
@@ -246,7 +246,7 @@ def _places(
 
 
 def _distances(
-    lab: Lab, case: str, suite: Suite, reference: Reference, published: float | None
+    lab: Lab, data: str, case: str, suite: Suite, reference: Reference, published: float | None
 ) -> tuple[list[Row], tuple[Region, float] | None]:
     """Distances of a SUT's failures from a fault's place, and the closest region over all classes."""
     from lsgen.analysis.clusters import THRESHOLD as CHALLENGING
@@ -260,7 +260,7 @@ def _distances(
     middle = centroid_distance(latents.mean(0), reference.centroid) if len(rows) else None
     return [
         Row(case, "failure regions", len(regions)),
-        Row(case, "distance of the closest failure region", closest[1] if closest else None, published),
+        _row(data, case, "distance of the closest failure region", closest[1] if closest else None, published),
         Row(case, "distance of the mean of all challenging cases", middle),
     ], closest
 
