@@ -144,6 +144,6 @@ STUDY = Study(
     name="sinvad-architecture",
     shows="what latent size and layers of a VAE do to its reconstructions",
     source="SINVAD, Fig. 16 and 17",
-    cost={"smoke": "15 seconds", "laptop": "15 minutes, training included", "paper": "four days, training included"},
+    cost={"smoke": "15 seconds", "laptop": "25 minutes, training included", "paper": "four days, training included"},
     run=run,
 )
