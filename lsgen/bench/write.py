@@ -16,8 +16,10 @@ from lsgen.bench.sheets import Sheet, Shown, Tables, notes
 from lsgen.suite import load_suite
 
 if TYPE_CHECKING:
+    import numpy as np
     from rich.table import Table
 
+PICTURE, EXAMPLES = "examples.png", 10  # and classes in a line of it
 TEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "–": "--"}
 TEX |= {"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}"}
 TEX |= {c: f"\\{c}" for c in "&%$#_{}"}
@@ -31,8 +33,26 @@ def write_all(tables: Tables, command: str) -> Path:
     write(out / "table.csv", as_csv(table_records(tables)))
     write(out / "cells.csv", as_csv(cell_records(tables)))
     write(out / "commands.sh", commands(tables))
+    write_examples(tables)
     write(out / "index.html", page(tables, command))
     return out / "index.html"
+
+
+def write_examples(tables: Tables) -> None:
+    """A picture: of every row, one failure of each class below the seed it grew out of."""
+    from lsgen.report.pictures import labelled_rows
+
+    rows: dict[str, np.ndarray] = {}
+    several = len({row.combination[:2] for row in tables.rows}) > 1
+    for row in tables.rows:
+        suite, (data, sut, generator, search) = row.suites[0], row.combination
+        failures = suite.table[suite.table["failed"] & suite.table["viable"]].drop_duplicates("label")
+        chosen = failures.sort_values("label").index[:EXAMPLES]
+        if len(chosen):
+            name = f"{data}, {sut}, {generator}, {search}" if several else f"{generator}, {search}"
+            rows |= {f"{name}: seeds": suite.array("seed_image")[chosen], f"{name}: failures": suite.images[chosen]}
+    if rows:
+        labelled_rows(rows).savefig(tables.grid.out / PICTURE, dpi=100)
 
 
 def show(tables: Tables) -> None:
@@ -188,7 +208,8 @@ def page(tables: Tables, command: str) -> str:
     )
     cells = [{"state": s, "report": _link(s.cell.report, tables.grid.out)} for s in tables.states]
     template = environment.get_template("page.html")
-    text: str = template.render(tables=tables, notes=notes(tables), cells=cells, command=command)
+    picture = PICTURE if (tables.grid.out / PICTURE).is_file() else None
+    text: str = template.render(tables=tables, notes=notes(tables), cells=cells, command=command, picture=picture)
     return text
 
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from lsgen.report.pictures import Images, labelled_rows
 from lsgen.studies.base import Lab
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from torch import Tensor
 
-Images = Sequence[Any] | np.ndarray  # each uint8 [C, H, W]
 CHUNK = 250
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7")  # Okabe and Ito's, which colour-blind eyes tell apart
 DIGITS, FASHION = "mnist", "fashion_mnist"  # the second takes the configurations of the first
@@ -62,18 +62,4 @@ def save(lab: Lab, figure: Figure, name: str) -> Path:
 
 def gallery(lab: Lab, name: str, rows: Mapping[str, Images], columns: Sequence[str] = ()) -> Path:
     """Stored images in rows that have a name each, as one picture."""
-    from matplotlib.figure import Figure
-
-    wide = max(map(len, rows.values()))
-    titles = 0.3 + 0.08 * max(map(len, rows))  # inches
-    figure = Figure(figsize=(titles + 0.7 * wide, 0.75 * len(rows) + 0.3), layout="constrained")
-    grid = figure.subplots(len(rows), wide, squeeze=False)
-    for axes in grid.flat:
-        axes.set(xticks=[], yticks=[], frame_on=False)
-    for line, (title, images) in zip(grid, rows.items(), strict=True):
-        line[0].set_ylabel(title, rotation=0, ha="right", va="center", fontsize=8)
-        for axes, image in zip(line, images, strict=False):
-            axes.imshow(np.moveaxis(np.asarray(image), 0, -1), cmap="gray", vmin=0, vmax=255)
-    for axes, title in zip(grid[0], columns, strict=False):
-        axes.set_title(title, fontsize=8)
-    return save(lab, figure, name)
+    return save(lab, labelled_rows(rows, columns), name)
