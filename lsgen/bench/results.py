@@ -183,9 +183,7 @@ class Row:
     def cut_short(self) -> bool:
         """Whether ``max_queries`` has ended the search of a seed that had not failed yet."""
         most = self.cells[0].flags.get("model.max_queries")
-        return most is not None and any(
-            not bool(suite.table.loc[suite.table["viable"], "failed"].all()) for suite in self.suites
-        )
+        return most is not None and any(_stopped(suite.table, most) for suite in self.suites)
 
     def seeds(self, column: Column) -> np.ndarray:
         """One number for each seed of the first repeat, float [N]."""
@@ -205,6 +203,13 @@ class Row:
         if column.count is None or self.mean(column.key) is None:
             return None
         return f"{mean(map(column.count, self.suites)):.3g}"
+
+
+def _stopped(table: pd.DataFrame, most: int) -> bool:
+    """Whether a seed that had not failed was one round short of ``most`` queries."""
+    open_ones = table[table["viable"] & ~table["failed"]]
+    a_round = open_ones["queries"] / open_ones["iterations"].clip(lower=1)
+    return bool((open_ones["queries"] + a_round > most).any())
 
 
 def rows_of(cells: Iterable[Cell]) -> list[Row]:

@@ -402,12 +402,14 @@ def test_a_search_that_was_cut_short_is_not_called_the_quickest():
     assert [m.best for m in marks_of(short, whole, slow)] == [False, True, True]
 
 
-@pytest.mark.parametrize(("limit", "failed", "short"), [(None, False, False), (60, True, False), (60, False, True)])
+@pytest.mark.parametrize(
+    ("limit", "failed", "short"), [(None, False, False), (60, True, False), (60, False, True), (99, False, False)]
+)
 def test_a_row_is_cut_short_where_a_limit_ended_a_seed_without_a_failure(limit, failed, short):
     cell = small_grid(Path("out")).cells[0]
     flags = {} if limit is None else {"model.max_queries": limit}
     row = Row([Cell(**{**vars(cell), "flags": flags})])
-    row.__dict__["suites"] = [suite_of(seed_id=[0, 1], failed=[True, failed])]
+    row.__dict__["suites"] = [suite_of(seed_id=[0, 1], failed=[True, failed], queries=[2, 57], iterations=[0, 5])]
     assert row.cut_short == short
 
 
