@@ -346,7 +346,6 @@ def test_differential_testing_begins_where_the_suts_agree_and_asks_the_second_on
     right = torch.from_numpy((suite.table["seed_predicted"] == suite.table["label"]).to_numpy(bool))
     assert (right & ~agree).any()
     assert (torch.from_numpy(suite.table["viable"].to_numpy(bool)) == (right & agree)).all()
-    assert (suite.table["iterations"][suite.table["viable"] & suite.table["success"]] >= 0).all()
     assert task.passes(score=True) == task.passes(score=False) == 2
 
 
