@@ -89,7 +89,7 @@ def test_who_cannot_get_below_the_bar_is_not_asked_about(networks, monkeypatch, 
 def test_rounds_that_shrink_get_smaller_chunks(networks, monkeypatch):
     monkeypatch.setattr(networks, "_seconds", lambda chunk, _: 1e-3 + chunk * 1e-4)
     full, shrinking = (networks.fastest_chunk(False, candidates=300, steady=steady) for steady in (True, False))
-    assert full == 160  # two passes with 20 rows of padding
+    assert full == 320  # one pass with 20 rows of padding
     assert shrinking < 128
 
 
