@@ -41,7 +41,7 @@ class Outlook:
 
     Attributes:
         refused: Why it cannot run; None where it can.
-        missing: Whether that is for want of a checkpoint.
+        missing: Whether that is for want of a model: no checkpoint, one that cannot be read, or a refused training.
         identity: Of its suite; None where a model is still to be trained.
         seeds: How many searches start.
         queries: Most images that the SUT will see; None where the method decides by itself.
@@ -115,6 +115,7 @@ class Inspector:
         self.facts: dict[str, Facts] = {}
         self._data: dict[str, ImageData] = {}
         self._sut_seconds: dict[str, float] = {}
+        self._broken: dict[str, str | None] = {}
 
     def look(self, grid: Grid) -> dict[str, Outlook]:
         """The outlook of every cell, by its name."""
@@ -136,9 +137,8 @@ class Inspector:
         cell = repeats[0]
         for model in (cell.sut, cell.generator):
             if isinstance(reason := stand_ins.get(model.label), str):
-                return _all(repeats, Outlook(refused=f"{model.label} cannot be trained: {reason}"))
-            if model.missing and model.config is None:
-                reason = f"no checkpoint at {model.checkpoint}: train it first with `lsgen fit`, or correct the path"
+                return _all(repeats, Outlook(refused=f"{model.label} cannot be trained: {reason}", missing=True))
+            if (model.config is None or not model.missing) and (reason := self._unreadable(model)):
                 return _all(repeats, Outlook(refused=reason, missing=True))
         try:
             started = time.perf_counter()
@@ -149,6 +149,17 @@ class Inspector:
             return {c.name: replace(outlook, identity=_identity(task, c.repeat)) for c in repeats}
         except Exception as error:  # whatever it is, it would end the search as well
             return _all(repeats, Outlook(refused=reason_of(error)))
+
+    def _unreadable(self, model: Model) -> str | None:
+        """Why a checkpoint cannot be read, looked at once; None where it can, or where there is none to read."""
+        if model.label not in self._broken:
+            try:
+                if model.checkpoint is not None:
+                    checkpoints.read(model.checkpoint)
+                self._broken[model.label] = None
+            except InputError as error:
+                self._broken[model.label] = reason_of(error)
+        return self._broken[model.label]
 
     def _build(self, cell: Cell, stand_ins: dict[str, Path | str]) -> SearchTask:
         """The task of a cell, with its data."""

@@ -156,8 +156,8 @@ class Evaluator:
         Args:
             needs_grad: Whether passes have a way back.
             candidates: How many there are in a full round.
-            steady: Whether most rounds are full. Otherwise half of the candidates are ruled out, in one round more
-                and in another fewer, and of the last chunk half is padding on average.
+            steady: Whether most rounds are full. Otherwise some of the candidates are ruled out, in one round more and
+                in another fewer, and of the last chunk half is padding on average.
         """
         times: dict[int, list[float]] = {}
         for size in sorted({_even(candidates, size) for size in CHUNK_SIZES}):
@@ -178,7 +178,7 @@ class Evaluator:
                 break
         best, best_time = next(iter(times)), float("inf")
         for size, seconds in times.items():
-            passes = -(-candidates // size) if steady else candidates / 2 / size + 0.5
+            passes = -(-candidates // size) if steady else candidates / size + 0.5
             whole = (median(seconds) if seconds else 0.0) * passes  # not the luckiest: small passes vary more
             if whole < CLEARLY * best_time:
                 best, best_time = size, whole

@@ -13,7 +13,7 @@ import yaml
 
 import lsgen.bench.run
 from lsgen import checkpoints, load_suite
-from lsgen.bench.check import Inspector, Outlook
+from lsgen.bench.check import Inspector
 from lsgen.bench.claims import claim
 from lsgen.bench.folder import load_facts
 from lsgen.bench.grid import read_grid
@@ -84,6 +84,9 @@ def grid(place, tmp_path, **changes):
     file = tmp_path / "toy.yaml"
     file.write_text(yaml.safe_dump(content, sort_keys=False))
     return ["bench", f"--config={file}"]
+
+
+REAL_LOOK = Inspector.look  # which some tests do without
 
 
 def rows(out, name="table.csv"):
@@ -214,12 +217,17 @@ def test_a_dry_run_shows_cells_cost_and_what_is_impossible_and_writes_nothing(pl
     assert not (tmp_path / "out").exists()
 
 
-def test_a_missing_checkpoint_does_not_keep_the_others_but_is_no_success(done, place, tmp_path, quick, monkeypatch):
-    gone = {"toy-linear-gone-PGD-0": Outlook(refused="no checkpoint at no.ckpt", missing=True)}
-    monkeypatch.setattr(Inspector, "look", lambda inspector, grid: done[2] | gone)
-    generators = {"pixels": {"set": PIXELS}, "gone": "no.ckpt"}
+def test_a_checkpoint_that_is_missing_or_broken_keeps_nobody_else_but_is_no_success(
+    place, tmp_path, quick, monkeypatch, capsys
+):
+    monkeypatch.setattr(Inspector, "look", REAL_LOOK)
+    (tmp_path / "broken.ckpt").write_bytes(b"no weights")
+    generators = {"pixels": {"set": PIXELS}, "gone": "no.ckpt", "broken": str(tmp_path / "broken.ckpt")}
     assert main(grid(place, tmp_path, data__toy__generators=generators)) == 1
-    assert [r["state"] for r in rows(tmp_path / "out", "cells.csv")] == ["finished", "refused"]
+    assert [r["state"] for r in rows(tmp_path / "out", "cells.csv")] == ["finished", "refused", "refused"]
+    said = capsys.readouterr().out
+    assert "refused: toy, linear, gone, PGD: no checkpoint at no.ckpt: train it first" in said
+    assert "broken.ckpt cannot be read as a checkpoint (UnpicklingError)" in " ".join(said.split())
 
 
 def test_one_failure_does_not_end_the_rest_and_is_tried_again(place, tmp_path, quick, monkeypatch, capsys):
