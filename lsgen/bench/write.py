@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import csv
 import io
 import shlex
@@ -208,7 +209,8 @@ def page(tables: Tables, command: str) -> str:
     )
     cells = [{"state": s, "report": _link(s.cell.report, tables.grid.out)} for s in tables.states]
     template = environment.get_template("page.html")
-    picture = PICTURE if (tables.grid.out / PICTURE).is_file() else None
+    file = tables.grid.out / PICTURE
+    picture = base64.b64encode(file.read_bytes()).decode("ascii") if file.is_file() else None
     text: str = template.render(tables=tables, notes=notes(tables), cells=cells, command=command, picture=picture)
     return text
 

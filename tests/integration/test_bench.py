@@ -161,7 +161,7 @@ def test_every_form_is_written_and_reports_are_linked(done):
     out = done[0] / "out"
     page = (out / "index.html").read_text()
     assert (out / "examples.png").read_bytes().startswith(b"\x89PNG")
-    assert '<img src="examples.png"' in page
+    assert '<img src="data:image/png;base64,' in page
     assert 'href="reports/toy-linear-VAE-PGD-0.html"' in page
     assert "PGD" in (out / "reports/toy-linear-VAE-PGD-0.html").read_text()
     assert "| toy | pixels | PixelSpace | 144 |" in (out / "table.md").read_text()

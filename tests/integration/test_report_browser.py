@@ -1,16 +1,20 @@
-"""The report in a real browser: Chromium (Debian package ``chromium``), driven by Playwright."""
+"""The report and the page of a bench in a real browser: Debian's ``chromium``, driven by Playwright."""
 
 import os
 import re
 import shlex
 import shutil
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from lsgen.bench.write import PICTURE
+from lsgen.bench.write import page as bench_page
 from lsgen.cli import main
 from lsgen.report.entry import open_entries
 from lsgen.report.html import write_report
+from lsgen.report.pictures import labelled_rows
 from tests.unit.test_report import NASTY, add_regions, make_suite
 
 CHROMIUM = shutil.which("chromium")
@@ -252,3 +256,14 @@ def _seconds_to_open(browser, file):
     metrics = {m["name"]: m["value"] for m in session.send("Performance.getMetrics")["metrics"]}
     page.close()
     return clock, metrics["TaskDuration"]
+
+
+def test_the_page_of_a_bench_shows_its_picture(browser, tmp_path):
+    tables = SimpleNamespace(grid=SimpleNamespace(name="<b>", out=tmp_path), sheets=[], states=[], rows=[])
+    labelled_rows({"seeds": np.zeros((2, 1, 8, 8), np.uint8)}, []).savefig(tmp_path / PICTURE)
+    (tmp_path / "index.html").write_text(bench_page(tables, "lsgen bench"), encoding="utf-8")
+    page = browser.new_page()
+    page.goto((tmp_path / "index.html").as_uri())
+    assert page.evaluate("document.images[0].naturalWidth") > 0
+    assert page.inner_text("h1") == "<b>"
+    page.close()
