@@ -178,23 +178,21 @@ def compare(options: argparse.Namespace) -> str:
     data = ImageData(name=options.data)
     text = "| method | seeds × rounds | lsgen, new images/s | published loop, images/s | time of loop / lsgen | "
     text += "time of lsgen / limit | batch: lsgen, limit |\n|---|---|---|---|---|---|---|\n"
-    for per_class in options.per_class:
+    for n in options.seeds:
         for name, (searcher, loop, rounds) in methods(options.generations, options.steps).items():
             if name not in options.methods:
                 continue
-            task, seeds = prepare(options, searcher, per_class, data)
+            task, seeds = prepare(options, searcher, n, data)
             text += _row(name, task, loop, rounds, seeds, options) + "\n"
             print(text.splitlines()[-1], flush=True)
     return text
 
 
-def prepare(
-    options: argparse.Namespace, searcher: Searcher, per_class: int, data: ImageData
-) -> tuple[SearchTask, Seeds]:
-    """What lsgen would set up, and the seeds."""
+def prepare(options: argparse.Namespace, searcher: Searcher, n: int, data: ImageData) -> tuple[SearchTask, Seeds]:
+    """What lsgen would set up, and ``n`` seeds."""
     generator, sut = generators.pretrained(options.generator), suts.pretrained(options.sut)
     kind = DataSeeds if generator.encodes else PriorSeeds
-    source = kind(per_class=per_class)
+    source = kind(per_class=-(-n // data.num_classes))
     task = SearchTask(
         generator=generator,
         sut=sut,
@@ -203,7 +201,7 @@ def prepare(
         criterion=Never(),
         block_size=10_000,
     )
-    plan = source.plan(data)
+    plan = source.plan(data).take(torch.arange(n))
     task.evaluator.chunk = task.fastest_chunk(len(plan))
     if options.compile:
         task.evaluator.compile()
@@ -270,7 +268,8 @@ def _spread(values: list[float]) -> str:
 
 def failures(options: argparse.Namespace) -> str:
     """Queries and seconds for each failure, of whole searches with their own stopping rules, as suites and as loops."""
-    data, per_class = ImageData(name=options.data), options.per_class[-1]
+    data = ImageData(name=options.data)
+    per_class = -(-options.seeds[-1] // data.num_classes)
     text = (
         "| method | seeds | lsgen: failures | queries each | seconds each | published loop: failures | queries each | "
     )
@@ -286,7 +285,7 @@ def failures(options: argparse.Namespace) -> str:
             trainer = Trainer(default_root_dir=folder, enable_progress_bar=False, logger=False)
             suite = trainer.search(task, datamodule=data, out=f"{folder}/suite")
             summary = suite.summary
-        prepared, seeds = prepare(options, searcher, per_class, data)
+        prepared, seeds = prepare(options, searcher, per_class * data.num_classes, data)
         bounds = prepared.generator.latent.bounds or (-4.0, 4.0)
         plain, started = _as_loaded(options), time.perf_counter()
         known = [
@@ -361,9 +360,7 @@ def run() -> None:
     parser.add_argument("--data", default="mnist")
     parser.add_argument("--generator", default="runs/mnist/vae/best.ckpt")
     parser.add_argument("--sut", default="runs/mnist/sut_cnn/best.ckpt")
-    parser.add_argument(
-        "--per-class", type=int, nargs="+", default=[2, 10], help="seeds of each class, one or more sizes"
-    )
+    parser.add_argument("--seeds", type=int, nargs="+", default=[20, 100], help="how many, one or more sizes")
     parser.add_argument("--generations", type=int, default=10)
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--methods", nargs="+", default=["MarginGA", "BoundaryGA", "LatentPGD"], metavar="NAME")
