@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from statistics import median
+from statistics import mean, median
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +22,7 @@ from lsgen.types import Candidates, Evaluation, Seeds, from_uint8, round8, to_ui
 CHUNK_SIZES = (32, 64, 128, 256, 512)
 MULTIPLE = 32  # of every chunk size: rows of a ragged last tile may be added up in another order
 CLEARLY = 0.99  # of the time of the best so far
+ROWS = 256  # of a turn: one small pass between large ones is faster than a row of them
 TURNS, ALL_TURNS = 9, 3.0  # how often each size is timed at most, and the seconds after which no other turn begins
 LONG = 2.0  # seconds of a pass after which no larger size is tried
 FP16_SCALE = 4096.0  # a power of two, so that it costs no precision
@@ -173,7 +174,7 @@ class Evaluator:
         started = time.perf_counter()
         for _ in range(TURNS if len(times) > 1 else 0):
             for size, seconds in times.items():
-                seconds.append(self._seconds(size, needs_grad))
+                seconds.append(mean(self._seconds(size, needs_grad) for _ in range(max(1, ROWS // size))))
             if time.perf_counter() - started > ALL_TURNS:
                 break
         best, best_time = next(iter(times)), float("inf")
