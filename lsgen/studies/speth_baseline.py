@@ -143,7 +143,7 @@ def _agreement(data: str, sut: str, suites: list[Suite]) -> list[Row]:
     for (key, words), published in zip(METRICS.items(), (GTSRB_CLASSES, GTSRB_P_TRUE), strict=True):
         measured = _of_classes(suites, key)
         rank = float(spearmanr(measured, published).statistic)
-        rows.append(Row(case, f"rank correlation with Tab. II, by class: {words}", rank, 1.0))
+        rows.append(Row(case, f"rank correlation with Tab. II, by class: {words}", rank))
         rows += [
             Row(f"{case}, class {k}", words, value, figure / 100, unit="%")
             for k, (value, figure) in enumerate(zip(measured, published, strict=True))
