@@ -214,6 +214,6 @@ STUDY = Study(
     name="dunn-faults",
     shows="whether tests show the irrelevant feature that a SUT relies on",
     source="Dunn et al., Tab. 2 and Fig. 2",
-    cost={"smoke": "15 seconds", "laptop": "20 minutes, of which 8 for models", "paper": "a day"},
+    cost={"smoke": "15 seconds", "laptop": "10 minutes, of which 5 for models", "paper": "a day"},
     run=run,
 )

@@ -182,6 +182,6 @@ STUDY = Study(
     name="dunn-transfer",
     shows="whether latent tests fail SUTs that resist changes of pixels",
     source="Dunn et al., Tab. 3",
-    cost={"smoke": "15 seconds", "laptop": "20 minutes", "paper": "5 hours"},
+    cost={"smoke": "15 seconds", "laptop": "5 minutes", "paper": "5 hours"},
     run=run,
 )
