@@ -23,7 +23,7 @@ from lsgen.suite import Suite, load_suite, lock, occupied
 if TYPE_CHECKING:
     from lsgen.data import ImageData, InMemory
     from lsgen.generators import Generator
-    from lsgen.search import SeedSource
+    from lsgen.search import SearchTask, SeedSource
     from lsgen.suts import SUT
 
 FAILURES = "failures"
@@ -177,7 +177,7 @@ def prepare(suite: Suite, failures: int | None = None, epochs: int = 10, lr: flo
         variants=tuple(v for v in VARIANTS if able or v != "random"),
         epochs=epochs,
         lr=lr,
-        notes=tuple(_notes(task.sut, type(task.generator).__name__ if not able else None, left_out, data)),
+        notes=tuple(_notes(task, None if able else type(task.generator).__name__, left_out, data)),
     )
 
 
@@ -271,10 +271,10 @@ def _untouched(suite: Suite, seeds: SeedSource, data: ImageData) -> tuple[InMemo
     return InMemory(test.images[keep], test.labels[keep]), int((~keep).sum())
 
 
-def _notes(sut: SUT, cannot_sample: str | None, left_out: int, data: ImageData) -> Iterator[str]:
-    if sut.fault and data.fault is None:
+def _notes(task: SearchTask, cannot_sample: str | None, left_out: int, data: ImageData) -> Iterator[str]:
+    if task.sut.fault and data.fault is None:
         yield (
-            f"The SUT was trained with a fault in its data ({sut.fault['class']}), and is now trained on with the "
+            f"The SUT was trained with a fault in its data ({task.sut.fault['class']}), and is now trained on with the "
             f"labels of {data.name} as they are: this alone heals it, whatever is added."
         )
     yield (
@@ -284,6 +284,11 @@ def _notes(sut: SUT, cannot_sample: str | None, left_out: int, data: ImageData) 
     yield "Weights are those after the last epoch: validation images are trained on by one variant and can choose none."
     if left_out:
         yield f"{left_out:,} test images that cases were made from are left out of the test set."
+    if task.seeds.others(data) is None:
+        yield (
+            f"Fresh searches begin at the suite's own seeds, since {data.name} has too few others: what they meet may "
+            f"be what was trained on."
+        )
     if cannot_sample:
         yield f"There is no control with random samples: a {cannot_sample} makes none whose label is known."
 
@@ -412,8 +417,9 @@ def _search(repair: Repair, variant: str, repeat: int, folder: Path) -> dict[str
     seed_everything(repair.seed(repeat), verbose=False)
     task = parts.load_task(suite, sut=suts.pretrained(checkpoint))
     task.eval_batch_size = suite.manifest.get("eval_batch_size") or "auto"
+    task.seeds = task.seeds.others(repair.data) or task.seeds  # the SUT was trained on changes of the suite's
     trainer = Trainer(default_root_dir=folder, logger=False, enable_checkpointing=False, enable_model_summary=False)
-    trainer.search_config = _config(suite, checkpoint, task.seed, folder / "suite", task.eval_batch_size)
+    trainer.search_config = _config(suite, checkpoint, task, folder / "suite")
     fresh = trainer.search(task, datamodule=repair.data, out=str(folder / "suite"))
     known, new = set(_confusions(suite)), _confusions(fresh)
     return {
@@ -424,16 +430,19 @@ def _search(repair: Repair, variant: str, repeat: int, folder: Path) -> dict[str
     }
 
 
-def _config(suite: Suite, checkpoint: Path, seed: int, out: Path, chunk: Any) -> str:
+def _config(suite: Suite, checkpoint: Path, task: SearchTask, out: Path) -> str:
     """The suite's configuration with what a fresh search changes."""
     import yaml
 
     content = parts.read_config(suite)
-    content |= {"seed_everything": seed, "out": str(out)}
-    content["model"]["init_args"] |= {
+    content |= {"seed_everything": task.seed, "out": str(out)}
+    settings = content["model"]["init_args"]
+    settings |= {
         "sut": {"class_path": "lsgen.suts.pretrained", "init_args": {"path": str(checkpoint)}},
-        "eval_batch_size": chunk,
+        "eval_batch_size": task.eval_batch_size,
     }
+    if skip := getattr(task.seeds, "skip", 0):
+        settings["seeds"].setdefault("init_args", {})["skip"] = skip
     text: str = yaml.safe_dump(content, sort_keys=False)
     return text
 
@@ -526,7 +535,7 @@ def markdown(content: dict[str, Any]) -> str:
         "",
         "ICA: accuracy after minus accuracy before, in percentage points. Used, other failures: share of the suite's "
         "failures that still fail, of those that the last row was trained on and of the rest. Fresh FR: failure rate "
-        "of the same search with another seed. New confusions: share of its failures that are read as a class which "
+        "of the same search from other seeds. New confusions: share of its failures that are read as a class which "
         "the suite's failures of their class never were. A region is closed if old failures pass and a fresh search "
         "finds fewer, moved if old ones pass and it finds as many.",
         "",

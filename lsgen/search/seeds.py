@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
@@ -80,6 +81,13 @@ class SeedSource(ABC):
         """The cases of one block, with their images where they have any."""
         return Block(number, case_id, plan)
 
+    def others(self, data: ImageData) -> SeedSource | None:
+        """As many seeds that this source does not give, for the same search anew; None where there are too few.
+
+        A random source gives others by itself as soon as the seed of the search is another.
+        """
+        return self
+
     def check(self, generator: Generator) -> None:  # noqa: B027 (most sources serve every generator)
         """Refuses a generator that this source cannot serve."""
 
@@ -146,6 +154,7 @@ class DataSeeds(SeedSource):
         per_class: Seeds for each class, the first ones of the split.
         classes: The classes to search; all by default.
         target: The class to aim at, or ``each`` for every other class in turn; none by default.
+        skip: So many images of each class are left out first, which another search began at.
     """
 
     def __init__(
@@ -155,17 +164,28 @@ class DataSeeds(SeedSource):
         per_class: int = 50,
         classes: list[int] | None = None,
         target: int | Literal["each"] | None = None,
+        skip: int = 0,
     ) -> None:
-        if per_class < 1:
-            raise InputError(f"per_class must be at least 1, got {per_class}")
+        if per_class < 1 or skip < 0:
+            raise InputError(f"per_class must be at least 1 and skip not negative, got {per_class} and {skip}")
         _check_choice("split", split, ("test", "val"))
         _check_target(target)
-        self.split, self.per_class, self.classes = split, per_class, classes
+        self.split, self.per_class, self.classes, self.skip = split, per_class, classes, skip
         self.target, self.targeted = target, target is not None
 
+    def others(self, data: ImageData) -> DataSeeds | None:
+        """The next images of each class; None where one has too few of them."""
+        source = copy(self)
+        source.skip = self.skip + self.per_class
+        labels = data[self.split].labels
+        enough = all((labels == k).sum() >= source.skip + self.per_class for k in _classes(self.classes, data))
+        return source if enough else None
+
     def plan(self, data: ImageData) -> Plan:
-        """The first ``per_class`` images of each class, classes in turn."""
-        index = _first(data, self.split, _classes(self.classes, data), self.per_class, "per_class").flatten()
+        """The first ``per_class`` images of each class behind those that are skipped, classes in turn."""
+        n = self.skip + self.per_class
+        setting = "per_class with skip" if self.skip else "per_class"
+        index = _first(data, self.split, _classes(self.classes, data), n, setting)[self.skip :].flatten()
         label = data[self.split].labels[index]
         return Plan(label, torch.arange(len(label)), source_index=index).aimed(self.target, data.num_classes)
 
@@ -197,6 +217,7 @@ class PairSeeds(DataSeeds):
         others_per_class: Images of every other class for each original (ARGUS: 3,333 on MNIST).
         other_split: Where those come from; they are only mixed in, so training images will do.
         classes: The classes of the originals; all by default.
+        skip: So many images of each class are left out first, which another search began at.
     """
 
     paired: ClassVar[bool] = True
@@ -209,8 +230,9 @@ class PairSeeds(DataSeeds):
         others_per_class: int = 100,
         other_split: Literal["train", "val", "test"] = "train",
         classes: list[int] | None = None,
+        skip: int = 0,
     ) -> None:
-        super().__init__(split=split, per_class=per_class, classes=classes)
+        super().__init__(split=split, per_class=per_class, classes=classes, skip=skip)
         if others_per_class < 1:
             raise InputError(f"others_per_class must be at least 1, got {others_per_class}")
         self.others_per_class, self.other_split = others_per_class, other_split

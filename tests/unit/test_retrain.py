@@ -121,6 +121,22 @@ def test_seeds_of_other_splits_leave_the_test_set_whole(suite):
     assert len(prepare(suite).test) == 240
 
 
+def test_a_fresh_search_begins_at_other_images(suite, tmp_path):
+    repair = prepare(suite, epochs=1)
+    retrain._fit(repair, "none", 0, tmp_path)
+    found = retrain._search(repair, "none", 0, tmp_path)
+    fresh = load_suite(found["suite"])
+    assert len(fresh.table) == len(suite.table)
+    assert not set(fresh.table["source_index"]) & set(suite.table["source_index"])
+    assert parts.read_config(fresh)["model"]["init_args"]["seeds"]["init_args"]["skip"] == 8
+    assert not any("own seeds" in note for note in repair.notes)
+
+
+def test_where_there_are_no_other_images_the_results_say_so(suite):
+    change(suite, lambda c: c["model"]["init_args"]["seeds"]["init_args"].update(per_class=50))
+    assert any("begin at the suite's own seeds" in note for note in prepare(suite).notes)
+
+
 def test_a_generator_without_labels_has_no_random_control(suite):
     pixels = {"class_path": "lsgen.generators.PixelSpace", "init_args": {"image_shape": [1, 4, 4], "num_classes": 3}}
     change(suite, lambda c: c["model"]["init_args"].update(generator=pixels))

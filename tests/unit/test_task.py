@@ -2,6 +2,7 @@
 
 import math
 import warnings
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -142,6 +143,27 @@ def test_pairs_are_every_original_with_others_of_every_other_class(data, tmp_pat
     blocks = table.assign(block=table["id"] // 10).groupby(["block", "seed_id"]).ngroups
     assert suite.summary["queries"] == len(table) + blocks
     assert suite.summary["label_diversity"] is None or suite.summary["label_diversity"] <= CLASSES - 1
+
+
+@pytest.mark.parametrize("kind", [DataSeeds, partial(PairSeeds, others_per_class=2)])
+def test_other_seeds_are_images_that_no_earlier_search_began_at(data, kind):
+    first = kind(per_class=8, split="test")
+    second = first.others(data)
+    plans = [source.plan(data) for source in (first, second)]
+    assert torch.equal(plans[0].label, plans[1].label)
+    assert not set(plans[0].source_index.tolist()) & set(plans[1].source_index.tolist())
+    assert (data["test"].labels[plans[1].source_index] == plans[1].label).all()
+    assert first.skip == 0
+    assert second.others(data) is None  # 20 images of a class are not 24
+    with pytest.raises(InputError, match=r"per_class with skip is 24, but class 0 has only 20 images"):
+        kind(per_class=8, split="test", skip=16).plan(data)
+    with pytest.raises(InputError, match="skip not negative"):
+        kind(skip=-1)
+
+
+def test_random_seeds_are_others_by_another_number(data):
+    seeds = PriorSeeds()
+    assert seeds.others(data) is seeds
 
 
 class NaNFor(Objective):
