@@ -35,7 +35,12 @@ class Surprise(ABC):
 
     Args:
         per_class: At most so many training activations of each predicted class, spread evenly; all of them if None.
+
+    Attributes:
+        by_class: Whether each predicted class has a measure of its own; otherwise there is one, at 0.
     """
+
+    by_class: bool = True
 
     def __init__(self, *, per_class: int | None = 1000) -> None:
         if per_class is not None and per_class < 2:
@@ -64,18 +69,15 @@ class Surprise(ABC):
         """
         if not self._measures:
             raise InputError(f"{type(self).__name__} must be fitted to training activations before it is asked")
-        group = self._group(predicted)
+        if not self.by_class:
+            return _in_blocks(self._measures[0], features.double()).to(features.dtype)
         surprise = features.new_full((len(features),), torch.inf)
-        for k in group.unique().tolist():
-            if k in self._measures:
-                rows = (group == k).nonzero().squeeze(1)
-                values = _in_blocks(self._measures[k], features[rows].double())
-                surprise = surprise.index_put((rows,), values.to(features.dtype))
+        classes = predicted.cpu()  # once: a GPU makes the host wait for it
+        for k in set(classes.tolist()) & set(self._measures):
+            rows = (classes == k).nonzero().squeeze(1).to(features.device)
+            values = _in_blocks(self._measures[k], features[rows].double())
+            surprise = surprise.index_put((rows,), values.to(features.dtype))
         return surprise
-
-    def _group(self, predicted: Tensor) -> Tensor:
-        """Which measure each candidate falls under, [N] -> [N]: that of its predicted class."""
-        return predicted
 
     @abstractmethod
     def _fitted(self, activations: dict[int, Tensor]) -> dict[int, Measure]:
@@ -114,9 +116,6 @@ class LSA(Surprise):
         if max_units < 1:
             raise InputError(f"max_units must be at least 1, got {max_units}")
         self.min_std, self.max_units, self.by_class = min_std, max_units, by_class
-
-    def _group(self, predicted: Tensor) -> Tensor:
-        return predicted if self.by_class else torch.zeros_like(predicted)
 
     def _fitted(self, activations: dict[int, Tensor]) -> dict[int, Measure]:
         groups = activations if self.by_class else {0: torch.cat(list(activations.values()))}

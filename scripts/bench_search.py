@@ -43,6 +43,7 @@ from lsgen.memory import keep_freed_memory
 from lsgen.objectives import Criterion
 from lsgen.search import BoundaryGA, DataSeeds, LatentPGD, MarginGA, PriorSeeds, SearchTask, SeedRandom
 from lsgen.search.base import Searcher
+from lsgen.search.cases import Outcome
 from lsgen.suts import SUT
 from lsgen.types import Seeds, round8
 
@@ -198,7 +199,7 @@ def prepare(options: argparse.Namespace, searcher: Searcher, n: int, data: Image
         sut=sut,
         searcher=searcher,
         seeds=source,
-        criterion=Never(),
+        criterion=Never() if searcher.stops_at_success else None,
         block_size=10_000,
     )
     plan = source.plan(data).take(torch.arange(n))
@@ -242,15 +243,11 @@ def _as_loaded(options: argparse.Namespace) -> tuple[Generator, SUT]:
 
 def _search(task: SearchTask, seeds: Seeds) -> int:
     """One whole search of the seeds, without judging and writing; gives its number of new evaluations."""
-    searcher, rng, new = task.searcher, SeedRandom(0, 0, len(seeds.label)), 0
+    everyone = torch.ones_like(seeds.label, dtype=torch.bool)
+    outcome = Outcome.at(seeds, ~everyone, everyone, task.searcher.steps)
     with torch.no_grad():
-        state = searcher.init(seeds, rng)
-        for _ in range(searcher.steps):
-            evaluation = task.evaluator.score(searcher.ask(state), seeds, searcher.needs_grad, searcher.bar(state))
-            new += int(evaluation.shown)
-            state = searcher.tell(state, evaluation, rng)
-        searcher.result(state)
-    return new
+        task.run(outcome, seeds, everyone, SeedRandom(0, 0, len(seeds.label)))
+    return int(outcome.forward.sum())
 
 
 def _timed(work: Callable[[], object]) -> float:

@@ -7,7 +7,7 @@ run on chunks of one size, the last one padded, and a candidate scores the same 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import mean, median
 
@@ -20,9 +20,10 @@ from lsgen.suts import SUT
 from lsgen.types import Candidates, Evaluation, Seeds, from_uint8, round8, to_uint8
 
 CHUNK_SIZES = (32, 64, 128, 256, 512)
-MULTIPLE = 32  # of every chunk size: rows of a ragged last tile may be added up in another order
+MULTIPLE = 32  # of chunk sizes: rows of a ragged last tile may be added up in another order
+FEW = (4, 8, 16)  # for searches whose rounds fit into one of them: eight seeds would be a chunk with 24 rows of padding
 CLEARLY = 0.99  # of the time of the best so far
-ROWS = 256  # of a turn: one small pass between large ones is faster than a row of them
+ROWS, PASSES = 256, 8  # of a turn, at most: one small pass between large ones is faster than a row of them
 TURNS, ALL_TURNS = 9, 3.0  # how often each size is timed at most, and the seconds after which no other turn begins
 LONG = 2.0  # seconds of a pass after which no larger size is tried
 FP16_SCALE = 4096.0  # a power of two, so that it costs no precision
@@ -91,30 +92,36 @@ class Evaluator:
         image, logits, success = (torch.cat(column) for column in zip(*parts, strict=True))
         return Judged(image, logits, success)
 
-    def score(self, latent: Tensor, seeds: Seeds, needs_grad: bool, bar: Tensor | None = None) -> Evaluation:
+    def promising(self, latent: Tensor, seeds: Seeds, bar: Tensor) -> Tensor | None:
+        """Which candidates [S, P, *L] may score below their seed's bar [S], whatever the SUT says, [S, P] bool.
+
+        None: the objective cannot tell without the SUT.
+        """
+        p = latent.shape[1]
+        floor = self.objective.floor(latent.flatten(0, 1), seeds.latent.repeat_interleave(p, dim=0))
+        return None if floor is None else floor.view(-1, p) < bar[:, None]
+
+    def score(self, latent: Tensor, seeds: Seeds, needs_grad: bool, rows: Tensor | None = None) -> Evaluation:
         """One round of candidates [S, P, *L] for S seeds.
 
         Args:
             latent: The candidates.
             seeds: What they come from.
             needs_grad: Whether gradients of the fitness are wanted.
-            bar: Those that cannot score below their seed's [S], whatever the SUT says, are not shown to it: their
-                fitness is infinite, and they are no success.
+            rows: Those of the S·P candidates that are shown to the SUT, [M] in ascending order, all by default; the
+                others' fitness is infinite, and they are no success.
         """
         s, p = latent.shape[:2]
-        rows = [latent.flatten(0, 1), *(t.repeat_interleave(p, dim=0) for t in _context(seeds))]
-        floor = None if bar is None else self.objective.floor(rows[0], rows[-1])
-        asked = None if floor is None or bar is None else floor < bar.repeat_interleave(p)
-        where = None if asked is None else asked.nonzero().squeeze(1)  # once: the host waits for it
-        if where is not None:
-            rows = [t[where] for t in rows]
-        pieces = [tuple(t[:n] for t in self._score_chunk(needs_grad, *piece)) for n, *piece in self._chunks(*rows)]
-        columns = [torch.cat(column) for column in zip(*pieces, strict=True)]
-        if asked is not None and where is not None:
+        columns = [latent.flatten(0, 1), *(t.repeat_interleave(p, dim=0) for t in _context(seeds))]
+        if rows is not None:
+            columns = [t[rows] for t in columns]
+        pieces = [tuple(t[:n] for t in self._score_chunk(needs_grad, *piece)) for n, *piece in self._chunks(*columns)]
+        answers, asked = [torch.cat(column) for column in zip(*pieces, strict=True)], None
+        if rows is not None:
             fill = (torch.nan, torch.inf, 0, 0)
-            columns = [_spread(where, s * p, *pair) for pair in zip(columns, fill, strict=False)]
-            asked = asked.unflatten(0, (s, p))
-        logits, fitness, success, *grads = (column.unflatten(0, (s, p)) for column in columns)
+            answers = [_spread(rows, s * p, *pair) for pair in zip(answers, fill, strict=False)]
+            asked = _spread(rows, s * p, torch.ones_like(rows, dtype=torch.bool), False).view(s, p)
+        logits, fitness, success, *grads = (answer.unflatten(0, (s, p)) for answer in answers)
         return Evaluation(latent, logits, fitness, success, grads[0] if needs_grad else None, asked)
 
     def _score_chunk(self, needs_grad: bool, z: Tensor, *context: Tensor) -> tuple[Tensor, ...]:
@@ -152,7 +159,7 @@ class Evaluator:
         """The chunk size that gets rounds of so many candidates done first, padding included, of a few that are tried.
 
         Sizes take turns, so that another process slows all of them alike. None is tried after one that takes long or
-        does not fit into memory. A larger one must be clearly faster.
+        does not fit into memory; where none fits, smaller ones are. A larger one must be clearly faster.
 
         Args:
             needs_grad: Whether passes have a way back.
@@ -160,30 +167,38 @@ class Evaluator:
             steady: Whether most rounds are full. Otherwise some of the candidates are ruled out, in one round more and
                 in another fewer, and of the last chunk half is padding on average.
         """
-        times: dict[int, list[float]] = {}
-        for size in sorted({_even(candidates, size) for size in CHUNK_SIZES}):
-            try:
-                warm_up = self._seconds(size, needs_grad)
-            except torch.OutOfMemoryError:
-                break
-            times[size] = []
-            if warm_up > LONG:
-                break
-        if not times:
-            return MULTIPLE
-        started = time.perf_counter()
-        for _ in range(TURNS if len(times) > 1 else 0):
-            for size, seconds in times.items():
-                seconds.append(mean(self._seconds(size, needs_grad) for _ in range(max(1, ROWS // size))))
-            if time.perf_counter() - started > ALL_TURNS:
-                break
-        best, best_time = next(iter(times)), float("inf")
+        few = candidates <= FEW[-1]
+        times = self._times(FEW if few else sorted({_even(candidates, n) for n in CHUNK_SIZES}), needs_grad)
+        if not times and not few:  # too large for the memory there is
+            times = self._times(FEW, needs_grad)
+        best, best_time = FEW[0], float("inf")
         for size, seconds in times.items():
             passes = -(-candidates // size) if steady else candidates / size + 0.5
-            whole = (median(seconds) if seconds else 0.0) * passes  # not the luckiest: small passes vary more
+            whole = seconds * passes
             if whole < CLEARLY * best_time:
                 best, best_time = size, whole
         return best
+
+    def _times(self, sizes: Sequence[int], needs_grad: bool) -> dict[int, float]:
+        """Typical seconds of a pass at each of these chunk sizes, up to the last that fits and does not take long."""
+        first: dict[int, float] = {}
+        for size in sizes:
+            try:
+                first[size] = self._seconds(size, needs_grad)
+            except torch.OutOfMemoryError:
+                break
+            if first[size] > LONG:
+                break
+        if len(first) < 2:
+            return first
+        times: dict[int, list[float]] = {size: [] for size in first}
+        started = time.perf_counter()
+        for _ in range(TURNS):
+            for size, seconds in times.items():
+                seconds.append(mean(self._seconds(size, needs_grad) for _ in range(max(1, min(PASSES, ROWS // size)))))
+            if time.perf_counter() - started > ALL_TURNS:
+                break
+        return {size: median(seconds) for size, seconds in times.items()}  # not the luckiest: small passes vary more
 
     def _seconds(self, chunk: int, needs_grad: bool) -> float:
         """Time of one pass."""
@@ -194,6 +209,11 @@ class Evaluator:
         started = time.perf_counter()
         self._score_chunk(needs_grad, z, *context)[0].cpu()  # waits for a GPU
         return time.perf_counter() - started
+
+
+def is_chunk_size(n: int) -> bool:
+    """Whether rows of a chunk of ``n`` do not depend on where in it they are."""
+    return n in FEW or (n > 0 and n % MULTIPLE == 0)
 
 
 def _spread(where: Tensor, n: int, values: Tensor, elsewhere: float) -> Tensor:

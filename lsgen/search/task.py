@@ -26,7 +26,7 @@ from lsgen.objectives import Criterion, Objective
 from lsgen.search.base import Searcher, SeedRandom
 from lsgen.search.callbacks import SearchCallback, StepInfo
 from lsgen.search.cases import Cases, Outcome, tabulate
-from lsgen.search.evaluator import MULTIPLE, Evaluator, Judged, use_channels_last
+from lsgen.search.evaluator import FEW, MULTIPLE, Evaluator, Judged, is_chunk_size, use_channels_last
 from lsgen.search.seeds import Block, Plan, SeedSource, first_of_each
 from lsgen.suts import SUT
 from lsgen.types import Evaluation, Seeds, describe
@@ -48,8 +48,8 @@ class SearchTask(LightningModule):
         objective: What is minimised; the searcher's own by default.
         criterion: When a search has succeeded; misclassification by default.
         block_size: Seeds that are searched and written together.
-        eval_batch_size: Images in one pass through the networks, a multiple of 32, or ``auto``: a few sizes are tried
-            and the fastest is taken.
+        eval_batch_size: Images in one pass through the networks: a multiple of 32, for a few seeds also 4, 8 or 16;
+            or ``auto``: some sizes are tried and the fastest is taken.
         channels_last: Whether convolutions are laid out for speed; where a SUT's code cannot take it, they are not.
         compile: Whether decoder and SUT are compiled: a minute's wait, then faster; suites are no longer equal bit for
             bit between runs.
@@ -82,8 +82,9 @@ class SearchTask(LightningModule):
         super().__init__()
         if block_size < 1:
             raise InputError(f"block_size must be at least 1, got {block_size}")
-        if eval_batch_size != "auto" and (eval_batch_size < MULTIPLE or eval_batch_size % MULTIPLE):
-            raise InputError(f"eval_batch_size must be a multiple of {MULTIPLE} or auto, got {eval_batch_size}")
+        if eval_batch_size != "auto" and not is_chunk_size(eval_batch_size):
+            few = ", ".join(map(str, FEW))
+            raise InputError(f"eval_batch_size must be {few}, a multiple of {MULTIPLE} or auto, got {eval_batch_size}")
         if (max_seconds is not None and max_seconds <= 0) or (max_failures is not None and max_failures < 1):
             raise InputError("max_seconds must be above 0 and max_failures at least 1; null means no limit")
         if generator.image_shape != sut.image_shape or generator.num_classes != sut.num_classes:
@@ -276,7 +277,7 @@ class SearchTask(LightningModule):
         outcome = Outcome.at(seeds, first.success, viable, self.searcher.steps)
         outcome.retire((~first.logits.isfinite().all(1)).nonzero().squeeze(1), seeds)
         outcome.forward += self.passes(score=False) * ~shared
-        self._run(outcome, seeds, viable, rng)
+        self.run(outcome, seeds, viable, rng)
         last = self._judge_found(outcome, seeds, first)
         return tabulate(block, seeds, first, last, outcome, viable, self.searcher.has_seed)
 
@@ -307,8 +308,11 @@ class SearchTask(LightningModule):
         others = {id(sut) for part in parts for sut in part.others}
         return 1 + sum(part.sut_passes for part in parts) + len(others)
 
-    def _run(self, outcome: Outcome, seeds: Seeds, viable: Tensor, rng: SeedRandom) -> None:
-        """Asks and tells until the budget is spent or every seed is done; a seed that is done costs nothing more."""
+    def run(self, outcome: Outcome, seeds: Seeds, viable: Tensor, rng: SeedRandom) -> None:
+        """Asks and tells until the budget is spent or every seed is done; a seed that is done costs nothing more.
+
+        The host waits for the device once a step, in :meth:`_stop_test`.
+        """
         searcher, passes = self.searcher, self.passes(score=True)
         active = viable.nonzero().squeeze(1)
         if len(active) and (solution := searcher.solve(seeds.take(active), self.evaluator, rng)) is not None:
@@ -321,6 +325,7 @@ class SearchTask(LightningModule):
             state = state.take(active)
             rng.keep(active)
         left = math.inf if self.max_queries is None else self.max_queries - 2 * self.passes(score=False)
+        rows = None
         for step in range(searcher.steps):
             if not len(active):
                 return
@@ -330,35 +335,51 @@ class SearchTask(LightningModule):
                 outcome.cut_budget(step)
                 break
             asked = seeds.take(active)
-            bar = searcher.bar(state)
-            if bar is not None:  # before its first success, any candidate may be that
-                bar = bar.where(outcome.iterations[active] < outcome.budget, torch.inf)
-            evaluation = self.evaluator.score(candidates, asked, searcher.needs_grad, bar)
+            evaluation = self.evaluator.score(candidates, asked, searcher.needs_grad, rows)
             outcome.count(active, evaluation, step, passes)
             self._step_end(step, evaluation, asked, outcome)
             state = searcher.tell(state, evaluation, rng)
-            ended = self._end(outcome, seeds, active, state, evaluation)
-            if ended is not None:
-                going = (~ended).nonzero().squeeze(1)
-                state, active = state.take(going), active[going]
+            going, rows = self._stop_test(outcome, seeds, active, state, evaluation)
+            if len(going) < len(active):
                 rng.keep(going)
+                going = going.to(self.device)
+                state, active = state.take(going), active[going]
         if len(active):
             outcome.latent[active] = searcher.result(state)
 
-    def _end(self, outcome: Outcome, seeds: Seeds, active: Tensor, state: Any, evaluation: Evaluation) -> Tensor | None:
-        """Which active seeds have come to an end, [S] bool, None for none; their latents are noted."""
+    def _stop_test(
+        self, outcome: Outcome, seeds: Seeds, active: Tensor, state: Any, evaluation: Evaluation
+    ) -> tuple[Tensor, Tensor | None]:
+        """Notes the latents of those active seeds that have come to an end.
+
+        Returns:
+            Positions of those that go on, on the CPU; and which of their next candidates to show to the SUT, None for
+            all.
+        """
         never = torch.zeros_like(active, dtype=torch.bool)
         broken = evaluation.fitness.isnan().any(dim=1)
         hit = evaluation.success.any(dim=1) & ~broken if self.searcher.stops_at_success else never
         own = self.searcher.done(state)
         own = never if own is None else own & ~hit & ~broken
-        ended = hit | own | broken
-        if not bool(ended.any()):  # the stop test of a step, for which the host waits
+        looks, promising = torch.stack([hit, own, broken], dim=1), self._promising(outcome, seeds, active, state)
+        seen = (looks if promising is None else torch.cat([looks, promising], dim=1)).cpu()  # the host waits here only
+        ended = seen[:, :3].any(dim=1)
+        if ended.any():
+            hits, owns, retired = (column.nonzero().squeeze(1).to(self.device) for column in seen[:, :3].T)
+            outcome.latent[active[hits]] = _best_success(evaluation, hits)
+            outcome.latent[active[owns]] = self.searcher.result(state)[owns]
+            outcome.retire(active[retired], seeds)
+        going = (~ended).nonzero().squeeze(1)
+        rows = None if promising is None else seen[going, 3:].flatten().nonzero().squeeze(1).to(self.device)
+        return going, rows
+
+    def _promising(self, outcome: Outcome, seeds: Seeds, active: Tensor, state: Any) -> Tensor | None:
+        """Which candidates of the next round can change anything, [S, P] bool; None: all."""
+        bar = self.searcher.bar(state)
+        if bar is None:
             return None
-        outcome.latent[active[hit]] = _best_success(evaluation, hit)
-        outcome.latent[active[own]] = self.searcher.result(state)[own]
-        outcome.retire(active[broken], seeds)
-        return ended
+        bar = bar.where(outcome.iterations[active] < outcome.budget, torch.inf)  # before a first success, all can
+        return self.evaluator.promising(self.searcher.ask(state), seeds.take(active), bar)
 
     def _step_end(self, step: int, evaluation: Evaluation, seeds: Seeds, outcome: Outcome) -> None:
         info = StepInfo(step + 1, self.searcher.steps, evaluation, seeds, outcome.iterations < outcome.budget)
@@ -380,12 +401,11 @@ def _try_out(generator: Generator) -> None:
         generator.encode(image, y)
 
 
-def _best_success(evaluation: Evaluation, done: Tensor) -> Tensor:
-    """Of each done seed, the successful candidate with the lowest fitness, [S', *L]."""
+def _best_success(evaluation: Evaluation, index: Tensor) -> Tensor:
+    """Of the seeds at ``index`` [M], the successful candidate with the lowest fitness, [M, *L]."""
     finite = evaluation.fitness.nan_to_num(posinf=torch.finfo(torch.float32).max)  # a success may have no fitness
-    fitness = finite.where(evaluation.success, torch.inf)[done]
-    latent = evaluation.latent[done]
-    return latent[torch.arange(len(latent), device=latent.device), fitness.argmin(dim=1)]
+    fitness = finite.where(evaluation.success, torch.inf)[index]
+    return evaluation.latent[index, fitness.argmin(dim=1)]
 
 
 def _suts_in(part: object) -> dict[str, SUT]:

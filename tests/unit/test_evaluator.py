@@ -3,7 +3,7 @@ import torch
 
 from lsgen.generators import CVAE
 from lsgen.objectives import CrossEntropy, LatentDistance, Misclassified
-from lsgen.search.evaluator import CHUNK_SIZES, Evaluator
+from lsgen.search.evaluator import CHUNK_SIZES, Evaluator, is_chunk_size
 from lsgen.suts import Classifier
 from lsgen.types import Seeds, from_uint8
 from tests.toys import Linear, Pixels
@@ -16,7 +16,7 @@ def networks():
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("chunk", [32, 64, 96])  # whatever multiple of 32 a search settles on
+@pytest.mark.parametrize("chunk", [4, 8, 16, 32, 64, 96])  # whatever a search settles on
 def test_a_candidate_scores_the_same_whoever_shares_its_chunk(networks, monkeypatch, chunk):
     monkeypatch.setattr(networks, "chunk", chunk)
     z, y = torch.randn(70, 16), torch.arange(70) % 10
@@ -78,7 +78,8 @@ def test_who_cannot_get_below_the_bar_is_not_asked_about(networks, monkeypatch, 
     z[:, 1] += 1
     seeds = Seeds(torch.zeros(6, 16), y)
     everyone = networks.score(z, seeds, needs_grad=False)
-    some = networks.score(z, seeds, needs_grad=False, bar=torch.full((6,), 4 * bar))
+    promising = networks.promising(z, seeds, torch.full((6,), 4 * bar))
+    some = networks.score(z, seeds, needs_grad=False, rows=promising.flatten().nonzero().squeeze(1))
     assert torch.equal(some.asked, z.sum(-1) < 4 * bar)
     assert int(some.shown) == int(some.asked.sum())
     assert torch.equal(some.fitness, everyone.fitness.where(some.asked, torch.inf))
@@ -97,11 +98,15 @@ def test_the_chunk_that_is_chosen_is_one_of_those_tried(networks):
     assert networks.fastest_chunk(needs_grad=False) in CHUNK_SIZES
 
 
-@pytest.mark.parametrize(("candidates", "most"), [(10, 32), (100, 128), (150, 160), (300, 320), (1500, 1536)])
+@pytest.mark.parametrize(
+    ("candidates", "most"),
+    [(1, 4), (4, 4), (5, 8), (10, 16), (16, 16), (17, 32), (100, 128), (150, 160), (300, 320), (1500, 1536)],
+)
 def test_a_round_is_split_evenly_so_that_little_is_padding(networks, monkeypatch, candidates, most):
     monkeypatch.setattr(networks, "_seconds", lambda chunk, _: 1e-3 + chunk * 1e-4)
     chunk = networks.fastest_chunk(needs_grad=False, candidates=candidates)
-    assert chunk % 32 == 0
+    assert is_chunk_size(chunk)
+    assert (chunk < 32) == (candidates <= 16)
     assert -(-candidates // chunk) * chunk <= most
 
 
@@ -112,7 +117,7 @@ def test_a_larger_chunk_must_be_clearly_faster(networks, monkeypatch):
     assert networks.fastest_chunk(needs_grad=False, candidates=512) == 256
 
 
-def test_no_size_is_tried_after_one_that_takes_long_or_does_not_fit(networks, monkeypatch):
+def test_no_size_is_tried_after_one_that_takes_long(networks, monkeypatch):
     tried = []
 
     def slow(chunk: int, _: bool) -> float:
@@ -123,10 +128,13 @@ def test_no_size_is_tried_after_one_that_takes_long_or_does_not_fit(networks, mo
     assert networks.fastest_chunk(needs_grad=False) == 32
     assert tried == [32]
 
+
+@pytest.mark.parametrize(("room", "chosen"), [(100, 64), (20, 16), (4, 4)])
+def test_the_chunk_fits_into_memory(networks, monkeypatch, room, chosen):
     def full(chunk: int, _: bool) -> float:
-        if chunk > 64:
+        if chunk > room:
             raise torch.OutOfMemoryError
         return 1e-3
 
     monkeypatch.setattr(networks, "_seconds", full)
-    assert networks.fastest_chunk(needs_grad=False) == 64
+    assert networks.fastest_chunk(needs_grad=False) == chosen
