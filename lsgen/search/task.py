@@ -48,7 +48,7 @@ class SearchTask(LightningModule):
         objective: What is minimised; the searcher's own by default.
         criterion: When a search has succeeded; misclassification by default.
         block_size: Seeds that are searched and written together.
-        eval_batch_size: Images in one pass through the networks: a multiple of 32, for a few seeds also 4, 8 or 16;
+        eval_batch_size: Images in one pass through the networks: a multiple of 32, for a few seeds also 1, 4, 8 or 16;
             or ``auto``: some sizes are tried and the fastest is taken.
         channels_last: Whether convolutions are laid out for speed; where a SUT's code cannot take it, they are not.
         compile: Whether decoder and SUT are compiled: a minute's wait, then faster; suites are no longer equal bit for

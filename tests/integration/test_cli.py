@@ -64,7 +64,7 @@ BAD = {
     "pairs": (["@search", "--model.searcher=Interpolation"], ["PairSeeds"]),
     "stages": (["@search", "--model.searcher=ActivationPerturbation", "--model.searcher.stages=9"], ["4 stages"]),
     "block size": (["@search", "--model.block_size=0"], ["block_size", "at least 1"]),
-    "batch size": (["@search", "--model.eval_batch_size=33"], ["eval_batch_size", "4, 8, 16, a multiple of 32"]),
+    "batch size": (["@search", "--model.eval_batch_size=33"], ["eval_batch_size", "1, 4, 8, 16, a multiple of 32"]),
     "negative steps": (["@search", "--model.searcher.steps=-1"], ["steps >= 0"]),
     "no number": (["@search", "--model.seeds.scale=.nan"], ["scale must be finite"]),
     "seed": (["@search", "--seed_everything=-1"], ["-1"]),

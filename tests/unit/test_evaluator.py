@@ -16,7 +16,7 @@ def networks():
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("chunk", [4, 8, 16, 32, 64, 96])  # whatever a search settles on
+@pytest.mark.parametrize("chunk", [1, 4, 8, 16, 32, 64, 96])  # whatever a search settles on
 def test_a_candidate_scores_the_same_whoever_shares_its_chunk(networks, monkeypatch, chunk):
     monkeypatch.setattr(networks, "chunk", chunk)
     z, y = torch.randn(70, 16), torch.arange(70) % 10
@@ -100,7 +100,7 @@ def test_the_chunk_that_is_chosen_is_one_of_those_tried(networks):
 
 @pytest.mark.parametrize(
     ("candidates", "most"),
-    [(1, 4), (4, 4), (5, 8), (10, 16), (16, 16), (17, 32), (100, 128), (150, 160), (300, 320), (1500, 1536)],
+    [(1, 1), (2, 4), (4, 4), (5, 8), (10, 16), (16, 16), (17, 32), (100, 128), (150, 160), (300, 320), (1500, 1536)],
 )
 def test_a_round_is_split_evenly_so_that_little_is_padding(networks, monkeypatch, candidates, most):
     monkeypatch.setattr(networks, "_seconds", lambda chunk, _: 1e-3 + chunk * 1e-4)
@@ -108,6 +108,20 @@ def test_a_round_is_split_evenly_so_that_little_is_padding(networks, monkeypatch
     assert is_chunk_size(chunk)
     assert (chunk < 32) == (candidates <= 16)
     assert -(-candidates // chunk) * chunk <= most
+
+
+class Squeezing(Linear):
+    """Loses the axis of a single image, as much code does."""
+
+    def logits(self, x):
+        return super().logits(x).squeeze()
+
+
+def test_one_image_alone_is_only_shown_to_those_who_can_take_it(monkeypatch):
+    for sut, chunk in ((Linear(), 1), (Squeezing(), 4)):
+        evaluator = Evaluator(Pixels(), sut, CrossEntropy(), Misclassified())
+        monkeypatch.setattr(evaluator, "_seconds", lambda chunk, _: chunk * 1e-4)
+        assert evaluator.fastest_chunk(needs_grad=True, candidates=1) == chunk
 
 
 def test_a_larger_chunk_must_be_clearly_faster(networks, monkeypatch):
@@ -129,7 +143,7 @@ def test_no_size_is_tried_after_one_that_takes_long(networks, monkeypatch):
     assert tried == [32]
 
 
-@pytest.mark.parametrize(("room", "chosen"), [(100, 64), (20, 16), (4, 4)])
+@pytest.mark.parametrize(("room", "chosen"), [(100, 64), (20, 16), (1, 1)])
 def test_the_chunk_fits_into_memory(networks, monkeypatch, room, chosen):
     def full(chunk: int, _: bool) -> float:
         if chunk > room:
