@@ -11,7 +11,7 @@ import fcntl
 import json
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -101,6 +101,15 @@ class Suite:
             joined = pa.concat_tables([SCHEMA.empty_table(), *(self._part(n) for n in self.blocks)])
         return _to_pandas(joined)
 
+    @property
+    def class_names(self) -> list[str] | None:
+        """One for each class; None where the suite does not know them all."""
+        manifest = self.manifest
+        names = (manifest.get("data") or {}).get("class_names") or []
+        if len(names) != manifest["num_classes"]:
+            return None
+        return [str(name).encode("utf-8", errors="replace").decode("utf-8") for name in names]  # no half characters
+
     @cached_property
     def summary(self) -> dict[str, Any]:
         """The metrics; of the blocks so far where the suite is unfinished."""
@@ -121,17 +130,35 @@ class Suite:
 
     def array(self, name: str) -> np.ndarray:
         """Any of the arrays ``seed_latent``, ``latent``, ``seed_image``, ``image``, ``logits``."""
+        return np.concatenate(list(self.pieces(name)))
+
+    def take(self, name: str, rows: np.ndarray) -> np.ndarray:
+        """Some rows [M], in any order, of one of the arrays; the rest is not kept in memory."""
+        ascending, back = np.unique(rows, return_inverse=True)
+        return np.concatenate(list(self.pieces(name, ascending)))[back]
+
+    def pieces(self, name: str, rows: np.ndarray | None = None) -> Iterator[np.ndarray]:
+        """One of the arrays block by block, of each only those rows that are among ``rows`` [M], all by default.
+
+        Raises:
+            InputError: There is no such array, no block yet, or one that was lost.
+        """
         if name not in ARRAYS:
             raise InputError(f"a suite has no array {name!r}; it has {', '.join(ARRAYS)}")
         if self.finished:
             self._check_whole()
         if not self.blocks:
             raise InputError(f"the suite {self.path} has no finished block yet")
-        parts = []
+        first = 0
         for number in self.blocks:
             with safe_open(self._arrays_file(number), framework="np") as file:
-                parts.append(file.get_tensor(name))
-        return np.concatenate(parts)
+                last = first + file.get_slice(name).get_shape()[0]
+                if rows is None:
+                    yield file.get_tensor(name)
+                else:
+                    own = rows[(rows >= first) & (rows < last)] - first
+                    yield file.get_tensor(name)[own] if len(own) else file.get_slice(name)[:0]
+            first = last
 
     # --- writing ---------------------------------------------------------------------------------------------------
 

@@ -94,7 +94,7 @@ def _write(suite: Suite, rows: np.ndarray, out: Path, arrays: str) -> None:
     """Rows of a suite as PNG files in one folder a class, and as one npz file of that name."""
     table, images = suite.table, suite.images
     labels, predicted, ids = (table[name].to_numpy("int64") for name in ("label", "predicted", "id"))
-    names = suite.manifest.get("data", {}).get("class_names")
+    names = suite.class_names
     try:
         if out.exists() and (not out.is_dir() or any(out.iterdir())):
             raise InputError(f"{out} exists and is not an empty folder: choose another --out")

@@ -111,11 +111,17 @@ def read_config(suite: Suite) -> dict[str, Any]:
     return content
 
 
-def _settings(suite: Suite) -> dict[str, Any]:
-    """Constructor arguments of the suite's SearchTask, as the configuration has them."""
+def task_settings(suite: Suite) -> dict[str, Any]:
+    """Constructor arguments of the suite's SearchTask; empty where it was put together in Python."""
     model = read_config(suite).get("model")
     settings = model.get("init_args") if isinstance(model, dict) else None
-    if not isinstance(settings, dict):
+    return settings if isinstance(settings, dict) else {}
+
+
+def _settings(suite: Suite) -> dict[str, Any]:
+    """The same, where they are needed."""
+    settings = task_settings(suite)
+    if not settings:
         raise InputError(
             f"{suite.path / 'config.yaml'} does not say how its parts are built: the search was put together in Python "
             f"and not by `lsgen search`"

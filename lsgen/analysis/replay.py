@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lsgen.analysis.parts import read_config
+from lsgen.analysis.parts import read_config, task_settings
 from lsgen.errors import InputError
 from lsgen.suite import Suite, load_suite
 
@@ -155,17 +155,10 @@ def _own_model(model: str, weights: str, suite: Suite) -> SUT:
 
 def _preprocessing(suite: Suite) -> dict[str, Any]:
     """What the suite's SUT did to images before its module saw them, where it was an ExternalSUT."""
-    sut = _task_settings(suite).get("sut")
+    sut = task_settings(suite).get("sut")
     if not isinstance(sut, dict) or not str(sut.get("class_path")).endswith(".ExternalSUT"):
         return {}
     return {k: v for k, v in sut.get("init_args", {}).items() if k in PREPROCESSING}
-
-
-def _task_settings(suite: Suite) -> dict[str, Any]:
-    """Settings of the search; empty where it was put together in Python."""
-    model = read_config(suite).get("model")
-    settings = model.get("init_args") if isinstance(model, dict) else None
-    return settings if isinstance(settings, dict) else {}
 
 
 def _images(suite: Suite) -> tuple[int, int, int]:
@@ -264,7 +257,7 @@ def _probabilities(suite: Suite, sut: SUT, rows: np.ndarray) -> np.ndarray:
 
 def _channels_last(suite: Suite) -> bool:
     """Whether the search laid convolutions out for speed; those that do not say so came before that was possible."""
-    settings = _task_settings(suite)
+    settings = task_settings(suite)
     return bool(settings.get("channels_last", not settings))
 
 
@@ -328,7 +321,7 @@ def _other_arithmetic(suite: Suite) -> str | None:
     """A sentence where the search's own arithmetic was not that of a replay."""
     precision = (read_config(suite).get("trainer") or {}).get("precision")
     odd = [f"in {precision}"] if precision not in (None, 32, "32", "32-true") else []
-    odd += ["with compiled networks"] if _task_settings(suite).get("compile") else []
+    odd += ["with compiled networks"] if task_settings(suite).get("compile") else []
     if not odd:
         return None
     return f"note: searched {' and '.join(odd)}, replayed in plain fp32: cases on the boundary may differ by rounding"
@@ -379,7 +372,7 @@ def _transfer_table(replays: list[Replay]) -> Table:
 
 
 def _class_name(suite: Suite, label: int) -> str:
-    names = suite.manifest.get("data", {}).get("class_names")
+    names = suite.class_names
     return f"{label} {names[label]}" if names and names[label] != str(label) else str(label)
 
 

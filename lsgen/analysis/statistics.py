@@ -264,6 +264,25 @@ def fisher(one: tuple[int, int], other: tuple[int, int]) -> float | None:
     return float(fisher_exact([[hits, tries - hits] for hits, tries in (one, other)]).pvalue)
 
 
+def independent(values: np.ndarray, groups: np.ndarray) -> float:
+    """How many independent values N values [N] are worth, of which those of one group [N] tend to be alike.
+
+    N over the design effect (Kish): the variance of their mean as the groups show it, over that of independent values.
+    Where they are all the same, nothing shows it, and each group counts once.
+
+    Example:
+        >>> independent(np.array([1, 1, 0, 0]), np.array([0, 0, 1, 1])), independent(np.eye(4)[0], np.arange(4))
+        (1.0, 4.0)
+    """
+    _, index, sizes = np.unique(groups, return_inverse=True, return_counts=True)
+    n, k = len(values), len(sizes)
+    if k == n or k < 2 or _constant(values):
+        return float(k)
+    off = np.bincount(index, weights=values - values.mean())
+    effect = k / (k - 1) * np.square(off).sum() / (n * values.var())
+    return float(n / max(1.0, effect))
+
+
 def holm(p_values: Iterable[float | None]) -> list[float | None]:
     """Holm's correction: p-values of one family of tests, raised so that comparing each with 5 % errs 5 % in all.
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from lsgen.analysis.parts import task_settings
 from lsgen.analysis.statistics import holm, mann_whitney, welch
 from lsgen.bench.grid import Cell
 from lsgen.report.compare import fisher
@@ -143,7 +144,7 @@ COLUMNS = (
     Column("queries", "queries", -1, ",.0f", _mean(_cases("queries")), _by_seed(_cases("queries")), needs_budget=True),
     Column("seconds", "s", -1, ".3g", _seconds, needs_budget=True),
     Column("failure_rate", "FR %", 1, "%", _summary("failure_rate"), _by_seed(_cases("failed"))),
-    Column("ssim", "SSIM", 1, ".3f", _summary("ssim"), _by_seed(_cases("ssim"))),
+    Column("ssim", "SSIM", 1, ".3f", _summary("ssim"), _by_seed(_cases("ssim")), needs_budget=True),
     Column("label_diversity", "LD", 1, ".2f", _summary("label_diversity")),
     Column("valid", "% valid", 1, "%", _mean(_valid), _by_seed(_valid), _count(_valid)),
     Column("preserved", "% preserved", 1, "%", _mean(_preserved), _by_seed(_preserved), _count(_preserved)),
@@ -182,7 +183,7 @@ class Row:
     @cached_property
     def cut_short(self) -> bool:
         """Whether ``max_queries`` has ended the search of a seed that had not failed yet."""
-        most = self.cells[0].flags.get("model.max_queries")
+        most = task_settings(self.suites[0]).get("max_queries")
         return most is not None and any(_stopped(suite.table, most) for suite in self.suites)
 
     def seeds(self, column: Column) -> np.ndarray:
@@ -202,7 +203,7 @@ class Row:
         """What a share counts, in the mean over repeats."""
         if column.count is None or self.mean(column.key) is None:
             return None
-        return f"{mean(map(column.count, self.suites)):.3g}"
+        return f"{mean(map(column.count, self.suites)):,.1f}".removesuffix(".0")
 
 
 def _stopped(table: pd.DataFrame, most: int) -> bool:

@@ -148,7 +148,7 @@ def notes(tables: Tables) -> list[str]:
     if short := [f"{row.combination[2]} under {row.combination[3]}" for row in tables.rows if row.cut_short]:
         said.append(
             f"max_queries ended searches that had not failed yet ({', '.join(short)}): with an equal budget they would "
-            f"have taken more iterations, queries and s, so these numbers do not compete."
+            f"have taken more iterations, queries and s, and changed their images more: these numbers do not compete."
         )
     if repeats > 1:
         said.append(f"Means of {repeats} repeats; standard deviations are in table.csv.")

@@ -27,7 +27,7 @@ class Pair(NamedTuple):
 def compare_all(entries: list[Entry]) -> list[Pair]:
     """Fisher's exact test on failed / not failed for every pair of suites, corrected together."""
     pairs = list(combinations(entries, 2))
-    p = statistics.holm([fisher(a.summary, b.summary) for a, b in pairs])
+    p = statistics.holm([fisher(a.independent(), b.independent()) for a, b in pairs])
     return [Pair(a, b, value) for (a, b), value in zip(pairs, p, strict=True)]
 
 
@@ -36,22 +36,20 @@ def compare_classes(reference: Entry, others: list[Entry]) -> dict[tuple[int, st
 
     All are corrected together: with many classes, some would differ by chance.
     """
-    mine = reference.summary["per_class"]
-    keys = [(entry.number, k) for entry in others for k in entry.summary["per_class"]]
-    theirs = {entry.number: entry.summary["per_class"] for entry in others}
-    return dict(zip(keys, statistics.holm([fisher(mine.get(k), theirs[number][k]) for number, k in keys]), strict=True))
+    pairs = [(entry, k) for entry in others for k in entry.summary["per_class"]]
+    p = statistics.holm([fisher(reference.independent(int(k)), entry.independent(int(k))) for entry, k in pairs])
+    return {(entry.number, k): value for (entry, k), value in zip(pairs, p, strict=True)}
 
 
-def fisher(a: dict[str, Any] | None, b: dict[str, Any] | None) -> float | None:
-    """P of Fisher's exact test, two-sided, for two summaries with ``failed`` and ``n_cases``.
+def fisher(a: dict[str, Any], b: dict[str, Any]) -> float | None:
+    """P of Fisher's exact test, two-sided, for two summaries with ``failed`` and ``n_cases``, rounded.
 
     Example:
         >>> round(fisher({"failed": 0, "n_cases": 3}, {"failed": 3, "n_cases": 3}), 6)
         0.1
     """
-    if not a or not b:
-        return None
-    return statistics.fisher((a["failed"], a["n_cases"]), (b["failed"], b["n_cases"]))
+    one, other = ((round(s["failed"]), round(s["n_cases"])) for s in (a, b))
+    return statistics.fisher(one, other)
 
 
 def mark(p: float | None) -> str:
@@ -59,20 +57,21 @@ def mark(p: float | None) -> str:
     return next((stars for level, stars in LEVELS if p is not None and p < level), "")
 
 
-def interval(failed: int, n: int) -> tuple[float, float]:
+def interval(failed: float, n_cases: float) -> tuple[float, float]:
     """95 % confidence interval of a rate (Clopper and Pearson), [0, 1] where there is no case.
+
+    Cases need not be a whole number (Korn and Graubard): of cases that are not independent, fewer count.
 
     Example:
         >>> low, high = interval(0, 100)
         >>> low, round(high, 4)
         (0.0, 0.0362)
     """
-    from scipy.stats import binomtest
+    from scipy.stats import beta
 
-    if n == 0:
-        return 0.0, 1.0
-    found = binomtest(failed, n).proportion_ci(0.95)
-    return float(found.low), float(found.high)
+    passed = n_cases - failed
+    low = float(beta.ppf(0.025, failed, passed + 1)) if failed > 0 else 0.0
+    return low, float(beta.ppf(0.975, failed + 1, passed)) if passed > 0 else 1.0
 
 
 class Ratio(NamedTuple):

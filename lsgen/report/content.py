@@ -84,7 +84,7 @@ def _pairs(entry: Entry) -> str:
 
 
 def _rate(entry: Entry) -> str:
-    low, high = interval(entry.summary["failed"], entry.summary["n_cases"])
+    low, high = interval(**entry.independent())
     if not entry.summary["n_cases"]:
         return NOTHING
     return f"{percent(entry.summary['failure_rate'])} ({percent(low)} to {percent(high)})"
@@ -151,7 +151,7 @@ def headline(entries: list[Entry]) -> tuple[str, str]:
         return "No cases yet", f"{best.name} has no finished case: there is nothing to report so far."
     cases = number(s["n_cases"], "cases")
     if not s["failed"]:
-        _, high = interval(0, s["n_cases"])
+        _, high = interval(**best.independent())
         return (
             f"No failures in {cases}",
             f"With 95% confidence, the true failure rate of {best.name} is below {percent(high)}.",
@@ -168,7 +168,7 @@ def headline(entries: list[Entry]) -> tuple[str, str]:
 
 def against_baseline(best: Entry, baseline: Entry) -> str:
     """How the best suite compares with random sampling, in a sentence; empty where it cannot be said."""
-    ratio, s = times_as_often(best.summary, baseline.summary), baseline.summary
+    ratio, s = times_as_often(best.summary, baseline.independent()), baseline.summary
     if ratio is None:
         return ""
     if ratio.at_least:
@@ -210,8 +210,8 @@ def scoreboard(entries: list[Entry]) -> dict[str, Any]:
 
 def _score(entry: Entry, reference: Entry, tests: dict[tuple[int, int], float | None]) -> dict[str, Any]:
     s = entry.summary
-    low, high = interval(s["failed"], s["n_cases"]) if s["n_cases"] else (0.0, 0.0)
-    ratio = times_as_often(s, reference.summary) if reference.baseline and s["failed"] else None
+    low, high = interval(**entry.independent()) if s["n_cases"] else (0.0, 0.0)
+    ratio = times_as_often(s, reference.independent()) if reference.baseline and s["failed"] else None
     times = (
         ""
         if ratio is None or entry is reference

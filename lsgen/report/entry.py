@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from lsgen.analysis import statistics
 from lsgen.errors import InputError
 from lsgen.report.regions import Regions, read_regions
 from lsgen.suite import Suite, load_suite
@@ -90,10 +91,22 @@ class Entry:
     @cached_property
     def class_names(self) -> list[str] | None:
         """One for each class; None where the suite does not know them all."""
-        names = (self.manifest.get("data") or {}).get("class_names") or []
-        if len(names) != self.manifest["num_classes"]:
-            return None
-        return [str(name).encode("utf-8", errors="replace").decode("utf-8") for name in names]  # no half characters
+        return self.suite.class_names
+
+    def independent(self, label: int | None = None) -> dict[str, float]:
+        """``failed`` and ``n_cases``, of all classes or of one, of as many independent cases as there are in effect.
+
+        Tests and intervals are made for those, and cases that grew from one seed tend to fail together.
+        """
+        rows = self.cases if label is None else self.cases[self.cases["label"] == label]
+        failed = rows["failed"].to_numpy("float64")
+        n = statistics.independent(failed, rows["seed_id"].to_numpy("int64"))
+        return {"failed": float(failed.sum()) * n / max(1, len(failed)), "n_cases": n}
+
+    @property
+    def shares_seeds(self) -> bool:
+        """Whether several cases grew from one seed."""
+        return bool(self.cases["seed_id"].duplicated().any())
 
     @property
     def searcher(self) -> str:

@@ -249,18 +249,21 @@ def magnitude(entries: list[Entry], column: str) -> Drawing | None:
 @_styled
 def per_class(entries: list[Entry]) -> Drawing | None:
     """Failure rate of every class with its 95 % interval."""
-    titles, wanted = class_titles(entries), _most_failing(entries)
+    there = {int(k) for entry in entries for k, s in entry.summary["per_class"].items() if s["n_cases"]}
+    titles, wanted = class_titles(entries), [k for k in _most_failing(entries) if k in there]
     if not wanted:
         return None
     share = 0.8 / len(entries)
     figure, axes = _figure(width=5.6, height=0.8 + 0.2 * len(wanted) * max(1.0, 0.7 * len(entries)))
     for i, entry in enumerate(entries):
+        name: str | None = _short(entry.name)
         for row, label in enumerate(wanted):
             found = entry.summary["per_class"].get(str(label))
             if found and found["n_cases"]:
                 y, rate = row + share * (i - (len(entries) - 1) / 2), 100 * found["failed"] / found["n_cases"]
-                axes.barh(y, rate, share, color=_color(entry), label=_short(entry.name) if row == 0 else None)
-                axes.plot([100 * end for end in interval(found["failed"], found["n_cases"])], [y, y], color=INK, lw=0.8)
+                axes.barh(y, rate, share, color=_color(entry), label=name)
+                axes.plot([100 * end for end in interval(**entry.independent(label))], [y, y], color=INK, lw=0.8)
+                name = None  # the legend has it once
     axes.set(xlabel="failure rate (% of the cases of the class), 95% interval", xlim=(0, None))
     axes.set_yticks(range(len(wanted)), [_short(titles[label]) for label in wanted])
     axes.invert_yaxis()
@@ -298,8 +301,9 @@ def escapes(entry: Entry) -> Drawing | None:
     axes.set(xlabel="read as (class)", ylabel="true class", aspect="equal")
     axes.set(xlim=(-0.5, len(classes) - 0.5), ylim=(len(classes) - 0.5, -0.5))
     axes.grid(visible=False)
-    alt = f"Heat map of the escape rates of {entry.name}; the largest is {largest:.0%} of the cases of a class."
-    title = f"Escape rates of {entry.name} (% of the true class; strongest colour: {largest:.0%})"
+    what = "attempts at the other class" if entry.cases["target"].notna().all() else "cases of the true class"
+    alt = f"Heat map of the escape rates of {entry.name}; the largest is {largest:.0%} of the {what}."
+    title = f"Escape rates of {entry.name} (% of the {what}; strongest colour: {largest:.0%})"
     return Drawing(f"escape_rate-{_slug(entry)}", title, alt, figure)
 
 

@@ -38,8 +38,8 @@ COLUMNS = (
     Column("iterations", "Steps to the first success", "number", "steps"),
     Column("queries", "SUT queries", "number", "images"),
     Column("backward_queries", "SUT backward passes", "number", "images"),
-    Column("ssim", "SSIM, likeness to the seed image", "number"),
-    Column("mse", "MSE to the seed image", "number", "intensity²"),
+    Column("ssim", "SSIM, likeness to the seed, or to the image it was encoded from", "number"),
+    Column("mse", "MSE from that image", "number", "intensity²"),
     Column("pixel_l2", "Pixel change, L2", "number", "intensity"),
     Column("pixel_linf", "Largest pixel change, L∞", "share"),
     Column("latent_l1", "Latent change, L1", "number", "latent units"),
@@ -112,7 +112,7 @@ def make_galleries(entries: list[Entry]) -> list[Gallery]:
         sprites = None
         if len(rows):
             names = ("seed_image", "image") if entry.has_seeds else ("image",)
-            arrays = (entry.suite.array(name)[rows] for name in names)
+            arrays = (entry.suite.take(name, rows) for name in names)
             sprites = make_sprites(arrays, BUDGET * count // sum(tiles))
         galleries.append(Gallery(entry, rows, sprites, _columns(entry, rows)))
     return galleries

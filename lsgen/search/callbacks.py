@@ -90,10 +90,11 @@ class SearchProgress(TQDMProgressBar, SearchCallback):
         self.predict_progress_bar.set_description(self.predict_description, refresh=False)
 
     def on_search_step_end(self, trainer: Trainer, task: SearchTask, info: StepInfo) -> None:
-        """Shows how many seeds of the block have had a success by now, and the best fitness of this step."""
+        """Shows how many seeds of the block are still searched and have had a success, and this step's best fitness."""
         if self.is_enabled and time.monotonic() > self._drawn + BLINK:  # looking at numbers makes a GPU wait
             hits, best = info.succeeded, float(info.evaluation.fitness.amin())
-            more = {"hits": f"{int(hits.sum())}/{len(hits)}", "best": f"{best:.3g}" if math.isfinite(best) else "none"}
+            more = {"active": str(len(info.seeds.label)), "hits": f"{int(hits.sum())}/{len(hits)}"}
+            more["best"] = f"{best:.3g}" if math.isfinite(best) else "none"
             self._show(step=f"{info.step}/{info.steps}", **more)
 
     def on_search_batch_end(self, trainer: Trainer, task: SearchTask, cases: Cases) -> None:

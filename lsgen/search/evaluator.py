@@ -25,6 +25,7 @@ FEW = (1, 4, 8, 16)  # for searches whose rounds fit into them, which 32 would f
 CLEARLY = 0.99  # of the time of the best so far
 ROWS, PASSES = 256, 8  # of a turn, at most: one small pass between large ones is faster than a row of them
 TURNS, ALL_TURNS = 9, 3.0  # how often each size is timed at most, and the seconds after which no other turn begins
+ASKED = 0.5  # share of candidates that BoundaryGA asks about in its first 30 rounds; fewer and fewer later
 LONG = 2.0  # seconds of a pass after which no larger size is tried
 FP16_SCALE = 4096.0  # a power of two, so that it costs no precision
 
@@ -164,14 +165,14 @@ class Evaluator:
         Args:
             needs_grad: Whether passes have a way back.
             candidates: How many there are in a full round.
-            steady: Whether most rounds are full. Otherwise some of the candidates are ruled out, in one round more and
-                in another fewer, and of the last chunk half is padding on average.
+            steady: Whether most rounds are full. Otherwise about half of the candidates are ruled out, in one round
+                more and in another fewer, and of the last chunk half is padding on average.
         """
         sizes = self._few() if candidates <= FEW[-1] else sorted({_even(candidates, n) for n in CHUNK_SIZES})
         times = self._times(sizes, needs_grad) or self._times(self._few(), needs_grad)
         best, best_time = min(times, default=FEW[0]), float("inf")
         for size, seconds in times.items():
-            passes = -(-candidates // size) if steady else candidates / size + 0.5
+            passes = -(-candidates // size) if steady else ASKED * candidates / size + 0.5
             whole = seconds * passes
             if whole < CLEARLY * best_time:
                 best, best_time = size, whole

@@ -276,7 +276,7 @@ def diversity(task: SearchTask, suite: Suite) -> dict[str, float]:
     if len(failures) < 2:
         return {}
     try:
-        found = _features(task, torch.from_numpy(images_at(suite, "image", failures)))
+        found = _features(task, torch.from_numpy(suite.take("image", failures)))
         real = _features(task, task.data["test"].spread(LOOK)[0])
     except InputError:  # a SUT of the user's own whose layers are not known
         return {}
@@ -317,7 +317,7 @@ def case_table(suite: Suite, limit: int = SHOWN) -> Table:
     frame = frame.assign(**{column: [names[int(k)] for k in frame[column]] for column in ("label", "predicted")})
     if not len(rows):
         return Table(frame)
-    seed, found = images_at(suite, "seed_image", rows), images_at(suite, "image", rows)
+    seed, found = suite.take("seed_image", rows), suite.take("image", rows)
     change = (found.astype(np.int16) - seed) // 2 + 128
     return Table(frame, {"seed": seed, "found": found, "difference": change.clip(0, 255).astype(np.uint8)})
 
@@ -336,20 +336,6 @@ def failed_rows(suite: Suite) -> np.ndarray:
     return np.flatnonzero(table["failed"].to_numpy(bool) & table["viable"].to_numpy(bool))
 
 
-def images_at(suite: Suite, name: str, rows: np.ndarray) -> np.ndarray:
-    """Some rows [M] of an array of a suite, in their order; only blocks that hold one are opened."""
-    from safetensors import safe_open
-
-    size = int(suite.manifest["block_size"])
-    ids = suite.table["id"].to_numpy("int64")[rows]
-    parts = {}
-    for number in np.unique(ids // size):
-        with safe_open(suite.path / "arrays" / f"block-{number:05d}.safetensors", framework="np") as file:
-            parts[int(number)] = file.get_tensor(name)[ids[ids // size == number] % size]
-    order = np.argsort(np.argsort(ids // size, kind="stable"), kind="stable")
-    return np.concatenate([parts[number] for number in sorted(parts)])[order]
-
-
 def _in_turn(rows: np.ndarray, label: np.ndarray) -> np.ndarray:
     """Rows [M] reordered: the first of every class, then the second, and so on."""
     turn = np.zeros(len(rows), dtype=int)
@@ -362,7 +348,7 @@ def _in_turn(rows: np.ndarray, label: np.ndarray) -> np.ndarray:
 def _class_names(suite: Suite) -> list[str]:
     """One for each class: its name, or its number where names are missing or repeated."""
     count = suite.manifest["num_classes"]
-    names = [str(name) for name in suite.manifest.get("data", {}).get("class_names") or range(count)]
+    names = suite.class_names or []
     return names if len(set(names)) == count else [str(k) for k in range(count)]
 
 

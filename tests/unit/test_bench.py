@@ -364,6 +364,7 @@ class FakeRow(Row):
         renamed = Cell(**{**vars(cell), "generator": Model("generator", "d", generator), "search": search})
         super().__init__([renamed] * max(1, len(repeats)))
         self.__dict__["values"] = {column.key: [] for column in COLUMNS} | {"failure_rate": repeats}
+        self.__dict__["cut_short"] = False
         self.__dict__["per_seed"] = np.array([] if seeds is None else seeds, dtype=float)
 
     def seeds(self, column):
@@ -405,10 +406,9 @@ def test_a_search_that_was_cut_short_is_not_called_the_quickest():
 @pytest.mark.parametrize(
     ("limit", "failed", "short"), [(None, False, False), (60, True, False), (60, False, True), (99, False, False)]
 )
-def test_a_row_is_cut_short_where_a_limit_ended_a_seed_without_a_failure(limit, failed, short):
-    cell = small_grid(Path("out")).cells[0]
-    flags = {} if limit is None else {"model.max_queries": limit}
-    row = Row([Cell(**{**vars(cell), "flags": flags})])
+def test_a_row_is_cut_short_where_a_limit_ended_a_seed_without_a_failure(limit, failed, short, monkeypatch):
+    monkeypatch.setattr("lsgen.bench.results.task_settings", lambda suite: {"max_queries": limit})
+    row = Row([small_grid(Path("out")).cells[0]])
     row.__dict__["suites"] = [suite_of(seed_id=[0, 1], failed=[True, failed], queries=[2, 57], iterations=[0, 5])]
     assert row.cut_short == short
 

@@ -11,7 +11,6 @@ import torch
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from lightning.pytorch.loggers.logger import DummyLogger
 from PIL import Image
-from safetensors import safe_open
 
 from lsgen.data import ImageData
 from lsgen.errors import InputError
@@ -24,7 +23,6 @@ from lsgen.search.tracking import (
     case_table,
     diversity,
     git_commit,
-    images_at,
     live_numbers,
     suite_artifact,
 )
@@ -202,18 +200,6 @@ def test_the_table_of_cases_takes_classes_in_turn_and_is_limited(searched):
     assert np.abs((table.images["difference"].astype(int) - 128) * 2 - change).max() <= 1
 
 
-def test_images_are_read_in_any_order_from_the_blocks_that_hold_them(searched, monkeypatch):
-    suite, *_ = searched
-    rows = np.array([17, 0, 6, 16, 1])
-    assert np.array_equal(images_at(suite, "image", rows), suite.images[rows])
-    opened = []
-    monkeypatch.setattr(
-        "safetensors.safe_open", lambda file, **more: opened.append(file.stem) or safe_open(file, **more)
-    )
-    images_at(suite, "image", np.array([17, 0, 1]))
-    assert opened == ["block-00000", "block-00002"]
-
-
 def test_diversity_of_failures_is_that_of_their_features(searched, monkeypatch):
     suite, data, *_ = searched
     task = toy_task()
@@ -283,7 +269,7 @@ class Bar:
         self.shown.append(dict(values))
 
 
-def test_the_bar_shows_rate_hits_and_best_and_does_not_look_at_every_round(monkeypatch):
+def test_the_bar_shows_rate_active_hits_and_best_and_does_not_look_at_every_round(monkeypatch):
     now = [100.0]
     monkeypatch.setattr("lsgen.search.callbacks.time.monotonic", lambda: now[0])
     bar, task = SearchProgress(), toy_task(seeds=PriorSeeds(per_class=1))
@@ -294,8 +280,9 @@ def test_the_bar_shows_rate_hits_and_best_and_does_not_look_at_every_round(monke
     for step in range(1, 41):
         now[0] += 0.3 * BLINK
         succeeded = torch.arange(5) < step // 4  # also those that are done and no longer evaluated
-        bar.on_search_step_end(None, task, StepInfo(step, 40, evaluation_of(seeds), seeds, succeeded))
+        going = seeds.take((~succeeded).nonzero().squeeze(1)) if step < 20 else seeds
+        bar.on_search_step_end(None, task, StepInfo(step, 40, evaluation_of(seeds), going, succeeded))
     shown = bar._predict_progress_bar.shown
     assert shown[0] == {"FR": "66.7%"}
-    assert shown[1] == {"FR": "66.7%", "hits": "1/5", "best": "0", "step": "4/40"}
+    assert shown[1] == {"FR": "66.7%", "active": "4", "hits": "1/5", "best": "0", "step": "4/40"}
     assert len(shown) == 1 + 40 // 4

@@ -15,7 +15,7 @@ from scipy import integrate, stats
 from scipy.spatial.distance import cdist
 from sklearn.metrics import adjusted_rand_score
 
-from lsgen.analysis import clusters, regions
+from lsgen.analysis import clusters, region_pictures, region_words, regions
 from lsgen.analysis.clusters import cluster, find
 from lsgen.analysis.regions import (
     Region,
@@ -246,7 +246,9 @@ def test_a_criterion_that_marks_no_region_is_refused(criterion, sentence):
 # --- the command ----------------------------------------------------------------------------------------------------
 
 
-def make_suite(path, *, hard: list[int], passing: int = 60, config: str = CONFIG, unfinished: bool = False) -> Suite:
+def make_suite(
+    path, *, hard: list[int], passing: int = 60, config: str = CONFIG, unfinished: bool = False, per_seed: int = 1
+) -> Suite:
     """Three classes of 8×8 pixels; ``hard[k]`` challenging cases of class k, each class's bright in another corner."""
     rng = np.random.default_rng(0)
     n = sum(hard) + passing
@@ -263,14 +265,15 @@ def make_suite(path, *, hard: list[int], passing: int = 60, config: str = CONFIG
     manifest = {"identity": "a" * 64, "blocks": blocks, "num_classes": 3, "stopped_by": None}
     os.close(suite.open({**manifest, "data": {"class_names": ["zero", "1", "2"]}}, config))
     for block, rows in enumerate(np.array_split(np.arange(n), 2)):
-        columns = {name: torch.from_numpy(label[rows]) for name in REQUIRED} | {"id": torch.from_numpy(rows + 1000)}
+        columns = {name: torch.from_numpy(label[rows]) for name in REQUIRED}
+        columns |= {"id": torch.from_numpy(rows + 1000), "seed_id": torch.from_numpy(rows // per_seed)}
         columns["predicted"] = torch.from_numpy(np.where(failed, (label + 1) % 3, label)[rows])
         columns |= {name: torch.rand(len(rows)) for name in ("seed_p_true", "boundary_gap")}
         columns["p_true"] = torch.from_numpy(np.where(failed, 0.01, 0.9)[rows]).float()
         columns |= {k: torch.ones(len(rows), dtype=torch.bool) for k in ("viable", "success", "retired")}
         columns["failed"] = torch.from_numpy(failed[rows])
         image = torch.from_numpy((latent[rows] * 255).round().astype(np.uint8).reshape(-1, 1, SIDE, SIDE))
-        seeds = torch.rand(len(rows), SIDE * SIDE) * 0.3
+        seeds = (torch.rand(n, SIDE * SIDE, generator=torch.Generator().manual_seed(0)) * 0.3)[rows // per_seed]
         arrays = {"seed_latent": seeds, "latent": torch.from_numpy(latent[rows]), "logits": torch.zeros(len(rows), 3)}
         suite.write(Cases(block, columns, arrays | {"seed_image": image, "image": image}))
     suite.finish()
@@ -280,6 +283,12 @@ def make_suite(path, *, hard: list[int], passing: int = 60, config: str = CONFIG
 @pytest.fixture
 def suite(tmp_path) -> Suite:
     return make_suite(tmp_path / "s", hard=[30, 20, 0])
+
+
+def test_seeds_with_several_cases_are_one_point_each_of_the_control(tmp_path):
+    """Points in one place would be as persistent a group as there can be, and every region chance."""
+    few = find(make_suite(tmp_path / "s", hard=[30, 20, 0], passing=1500, per_seed=50))
+    assert [region.chance for region in few.regions if region.scope == "all"] == [None, None]  # 31 seeds cannot tell
 
 
 def read(suite: Suite) -> tuple[dict, pd.DataFrame, dict]:
@@ -354,7 +363,7 @@ def test_running_again_replaces_the_folder_and_leaves_nothing_else(suite):
 def test_a_failed_run_keeps_the_old_folder(suite, monkeypatch):
     cluster(suite)
     before, others = (suite.path / "clusters" / "clusters.json").read_bytes(), {f.name for f in suite.path.iterdir()}
-    monkeypatch.setattr(clusters, "_draw", lambda *args: 1 / 0)
+    monkeypatch.setattr(region_pictures, "draw", lambda *args: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         cluster(suite, threshold=0.04)
     assert (suite.path / "clusters" / "clusters.json").read_bytes() == before
@@ -400,7 +409,7 @@ def test_all_noise_is_said(tmp_path, capsys):
 
 
 def test_without_passing_cases_nothing_is_compared(tmp_path):
-    content = clusters.describe(suite := make_suite(tmp_path / "s", hard=[30, 20, 0], passing=0), find(suite))
+    content = region_words.describe(suite := make_suite(tmp_path / "s", hard=[30, 20, 0], passing=0), find(suite))
     assert "the suite has no passing case, so nothing says what sets a region apart" in content["notes"]
     assert all("too few passing cases" in c["sentence"] and c["properties"] == [] for c in content["clusters"])
 
@@ -479,7 +488,7 @@ def test_pca_keeps_what_varies_most():
     from sklearn.decomposition import PCA
 
     latents = np.random.default_rng(0).normal(size=(50, 6)) * [5, 1, 3, 1, 1, 1]
-    points, axes = clusters._pca(latents)
+    points, axes = region_pictures.pca(latents)
     reference = PCA(2).fit(latents)
     assert np.abs(points) == pytest.approx(np.abs(reference.transform(latents)), abs=1e-6)
     assert axes[0] == f"principal component 1 ({reference.explained_variance_ratio_[0]:.0%})"
@@ -487,7 +496,7 @@ def test_pca_keeps_what_varies_most():
 
 @pytest.mark.parametrize("shape", [(0, 4), (1, 4), (5, 1), (2, 4)])
 def test_pca_of_next_to_nothing(shape):
-    points, _ = clusters._pca(np.random.default_rng(0).normal(size=shape))
+    points, _ = region_pictures.pca(np.random.default_rng(0).normal(size=shape))
     assert points.shape == (shape[0], 2)
     assert np.isfinite(points).all()
 

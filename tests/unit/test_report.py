@@ -14,7 +14,7 @@ import pytest
 import torch
 from PIL import Image
 from safetensors.numpy import save_file
-from scipy.stats import hypergeom
+from scipy.stats import binomtest, hypergeom
 
 from lsgen.cli import main
 from lsgen.errors import InputError
@@ -501,7 +501,6 @@ def test_fisher_is_the_sum_of_all_tables_that_are_no_likelier():
     chances = hypergeom(45, 14, 20).pmf(np.arange(15))
     assert fisher(a, b) == pytest.approx(chances[chances <= chances[3] * (1 + 1e-7)].sum())
     assert fisher(a, {"failed": 0, "n_cases": 0}) is None
-    assert fisher(a, None) is None
 
 
 def test_marks():
@@ -511,6 +510,9 @@ def test_marks():
 def test_intervals_and_ratios():
     assert interval(0, 50) == pytest.approx((0, 1 - 0.025 ** (1 / 50)))
     assert interval(0, 0) == (0, 1)
+    assert interval(7, 7) == pytest.approx((0.025 ** (1 / 7), 1))
+    known = binomtest(12, 90).proportion_ci(0.95)
+    assert interval(12, 90) == pytest.approx((known.low, known.high))
     ratio = times_as_often({"failed": 10, "n_cases": 100}, {"failed": 0, "n_cases": 100})
     assert ratio.at_least
     assert ratio.times == pytest.approx(0.1 / (1 - 0.05**0.01))

@@ -8,7 +8,8 @@ from torch import nn
 
 from lsgen import checkpoints
 from lsgen.analysis import parts, retrain
-from lsgen.analysis.retrain import FAILURES, compare, draw, markdown, mean, prepare, sample, spread
+from lsgen.analysis.repair import FAILURES, draw, prepare, sample, spread
+from lsgen.analysis.retrain import compare, markdown, mean
 from lsgen.cli import main
 from lsgen.errors import InputError
 from lsgen.suite import Suite, load_suite
@@ -96,7 +97,7 @@ def test_failures_come_with_their_intended_labels(suite):
 def test_equal_images_count_once(suite, monkeypatch):
     images = suite.images
     images[1] = images[0]
-    monkeypatch.setattr(Suite, "images", images)
+    monkeypatch.setattr(Suite, "take", lambda self, name, rows: images[rows])
     assert 1 not in prepare(suite).rows
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from lsgen.analysis import statistics
 from lsgen.analysis.statistics import a12, bootstrap, cliffs_delta, holm, magnitude, mann_whitney, welch
 from lsgen.errors import InputError
 
@@ -231,3 +232,23 @@ def test_holm_rejects_what_the_step_down_procedure_rejects():
 def test_bad_input_is_refused_with_a_sentence(call, sentence):
     with pytest.raises(InputError, match=sentence):
         call()
+
+
+def test_values_that_go_together_count_as_fewer():
+    rng, seeds, each = np.random.default_rng(0), 40, 25
+    p = rng.beta(0.5, 2.0, seeds)  # seeds differ in how often their cases fail
+    means, worth = [], []
+    for _ in range(400):
+        chosen = rng.integers(seeds, size=seeds)
+        failed = (rng.random((seeds, each)) < p[chosen][:, None]).astype(float)
+        means.append(failed.mean())
+        worth.append(statistics.independent(failed.ravel(), np.repeat(np.arange(seeds), each)))
+    share = np.mean(means)
+    assert np.median(worth) == pytest.approx(share * (1 - share) / np.var(means), rel=0.25)
+    assert np.median(worth) < seeds * each / 4
+
+
+def test_values_that_do_not_vary_count_once_a_group():
+    assert statistics.independent(np.zeros(12), np.arange(12) // 4) == 3
+    assert statistics.independent(np.zeros(0), np.zeros(0)) == 0
+    assert statistics.independent(np.array([1.0, 0, 1, 0]), np.array([0, 0, 1, 1])) == 4  # evener than chance

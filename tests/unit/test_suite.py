@@ -52,6 +52,25 @@ def test_blocks_in_any_order_are_joined_in_theirs(suite):
     assert loaded.summary["seconds"] == 1.5
 
 
+def test_rows_are_taken_in_any_order(suite):
+    for block in range(3):
+        suite.write(cases(block))
+    suite.finish()
+    rows = np.array([14, 0, 6, 13, 0])
+    for name in ("image", "latent", "logits"):
+        assert np.array_equal(suite.take(name, rows), suite.array(name)[rows])
+    assert suite.take("image", np.zeros(0, int)).shape == (0, 1, 2, 2)
+    assert [len(piece) for piece in suite.pieces("image", np.array([0, 1, 12]))] == [2, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("names", "known"), [(["a", 2, "\ud800", "d"], ["a", "2", "?", "d"]), (["a"], None), (None, None)]
+)
+def test_class_names_are_one_for_each_class_or_none(suite, names, known):
+    suite.update_manifest(data={"class_names": names})
+    assert suite.class_names == known
+
+
 def test_files_are_plain_and_have_every_column_of_the_contract(suite):
     for block in range(3):
         suite.write(cases(block))
