@@ -28,6 +28,17 @@ class SavedModule(LightningModule):
         """What decides its answers beside the weights, as plain data; where its files lie is no part of it."""
         return describe(self)
 
+    def epochs(self) -> int:
+        """How many epochs the training has, which learning rates fall over.
+
+        Raises:
+            InputError: It has no end.
+        """
+        epochs = self.trainer.max_epochs
+        if epochs is None or epochs < 0:
+            raise InputError("trainer.max_epochs must be a number of epochs: the learning rate falls to zero over them")
+        return max(epochs, 1)
+
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Adds the class and its arguments to the file."""
         checkpoint[KEY] = {"role": self.role, **describe(self)}

@@ -202,7 +202,7 @@ class Suite:
         columns = [
             pa.nulls(len(cases.columns["id"]), field.type)
             if field.name not in cases.columns
-            else pa.array(cases.columns[field.name].numpy(), type=field.type)
+            else pa.array(cases.columns[field.name].numpy(), type=field.type, from_pandas=True)  # no NaN but null
             for field in SCHEMA
         ]
         table = pa.table(columns, schema=SCHEMA.with_metadata({SECONDS: repr(cases.seconds)}))

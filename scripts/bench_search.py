@@ -204,6 +204,7 @@ def prepare(options: argparse.Namespace, searcher: Searcher, n: int, data: Image
         criterion=Never() if searcher.stops_at_success else None,
         block_size=10_000,
     )
+    task.lay_out()
     plan = source.plan(data).take(torch.arange(n))
     task.evaluator.chunk = task.fastest_chunk(len(plan))
     if options.compile:

@@ -84,7 +84,7 @@ def _cases(column: str) -> Callable[[pd.DataFrame], pd.Series]:
 
 def _readable(table: pd.DataFrame) -> pd.Series:
     """Whether the SUT reads the seed rightly."""
-    return table["seed_predicted"] == table["label"]
+    return (table["seed_predicted"] == table["label"]) & table["seed_p_true"].notna()
 
 
 def _misclassified(table: pd.DataFrame) -> pd.Series:

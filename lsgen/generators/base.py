@@ -107,17 +107,6 @@ class Generator(checkpoints.SavedModule):
             )
         return loss
 
-    def epochs(self) -> int:
-        """How many epochs the training has, which learning rates fall over.
-
-        Raises:
-            InputError: It has no end.
-        """
-        epochs = self.trainer.max_epochs
-        if epochs is None or epochs < 0:
-            raise InputError("trainer.max_epochs must be a number of epochs: the learning rate falls to zero over them")
-        return max(epochs, 1)
-
     def setup(self, stage: str) -> None:
         """Refuses data of another shape before the first batch does."""
         check_fits(self, self.trainer)

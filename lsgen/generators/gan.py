@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 from typing import Literal, get_args
 
@@ -69,6 +70,13 @@ class GAN(Generator):
             raise InputError(f"architecture must be one of {', '.join(get_args(Architecture))}, got {architecture!r}")
         if min(latent_dim, embedding_dim, width, num_classes, discriminator_steps) < 1:
             raise InputError("latent_dim, embedding_dim, width, num_classes, discriminator_steps must be at least 1")
+        if not (0 < lr_generator < math.inf and 0 < lr_discriminator < math.inf):
+            raise InputError(
+                f"lr_generator and lr_discriminator must be above 0 and finite, got {lr_generator} and "
+                f"{lr_discriminator}"
+            )
+        if not all(0 <= beta < 1 for beta in betas):
+            raise InputError(f"betas must be at least 0 and below 1, got {tuple(betas)}")
         if not 0 <= ema < 1:
             raise InputError(f"ema must be at least 0 and below 1, got {ema}")
         if truncation is not None and not truncation > 0:

@@ -55,7 +55,7 @@ DECISIVE = (
 )
 PIPELINE = "StableDiffusionPipeline"
 PROMPTS_AT_ONCE = 32
-CHUNK_UNIT = 32  # a search decodes multiples of it
+CHUNK_UNIT = 32  # searches of more than a few seeds decode multiples of it
 
 
 class StableDiffusion(Generator):
@@ -77,8 +77,8 @@ class StableDiffusion(Generator):
         steps: Passes through the network for one image.
         guidance: Weight of the prompt against the negative prompt; 1 leaves out the second, and halves the time.
         image_size: Height and width that images are resized to. None: as the model makes them.
-        micro_batch: Images in one pass through the networks, a divisor of 32. A search decodes 32 or more at a time,
-            which do not fit on most GPUs together.
+        micro_batch: Images in one pass through the networks, a divisor of 32. Most searches decode 32 or more at a
+            time, which do not fit on most GPUs together.
 
     Raises:
         InputError: No such folder, parts of it missing or damaged, a LoRA file that does not fit, a prompt that is too

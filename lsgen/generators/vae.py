@@ -72,8 +72,10 @@ class VAE(Autoencoder):
         _check_choice("likelihood", likelihood, get_args(Likelihood))
         if min(latent_dim, hidden, width, num_classes) < 1:
             raise InputError("latent_dim, hidden, width and num_classes must be at least 1")
-        if sigma <= 0 or beta < 0 or kl_warmup < 0:
-            raise InputError("sigma must be above 0, beta and kl_warmup must not be negative")
+        if not (0 < sigma < math.inf and 0 < lr < math.inf):
+            raise InputError(f"sigma and lr must be above 0 and finite, got sigma={sigma}, lr={lr}")
+        if not (0 <= beta < math.inf and kl_warmup >= 0):
+            raise InputError(f"beta and kl_warmup must not be negative, got beta={beta}, kl_warmup={kl_warmup}")
         smallest = 1 if architecture == "linear" else SMALLEST
         if min(image_shape) < 1 or min(image_shape[1:]) < smallest:
             raise InputError(

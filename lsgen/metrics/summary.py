@@ -63,7 +63,8 @@ def _rates(table: pd.DataFrame) -> dict[str, Any]:
     failed = _booleans(cases, "failed")
     one_case_a_seed = not cases["seed_id"].duplicated().any()
     rate = _plain(F.failure_rate(predicted, label))
-    viability = F.seed_viability(*(_integers(table, name) for name in ("seed_predicted", "label", "seed_id")))
+    answered = table.assign(seed_predicted=table["seed_predicted"].where(table["seed_p_true"].notna(), -1))
+    viability = F.seed_viability(*(_integers(answered, name) for name in ("seed_predicted", "label", "seed_id")))
     return {
         "n_cases": len(cases),
         "failed": int(failed.sum()),

@@ -100,8 +100,9 @@ class SearchProgress(TQDMProgressBar, SearchCallback):
     def on_search_batch_end(self, trainer: Trainer, task: SearchTask, cases: Cases) -> None:
         """Shows the failure rate with this block in it."""
         if self.is_enabled:
-            if int(task.failure_rate.total):
-                self._so_far = {"FR": f"{float(task.failure_rate.compute()):.1%}"}
+            rate = task.live["failure_rate"]
+            if rate.update_called:
+                self._so_far = {"FR": f"{float(rate.compute()):.1%}"}
             self._show()
 
     def _show(self, **more: str) -> None:
@@ -168,9 +169,7 @@ def _estimate(task: SearchTask, judged: float, processes: int) -> str:
     searcher, evaluator = task.searcher, task.evaluator
     if type(searcher).solve is not Searcher.solve:
         return "as many SUT queries as the method asks by itself"
-    block = task.block(task.pending[0])
-    rng = SeedRandom(task.seed, block.number, len(block.plan), task.device)
-    candidates = searcher.ask(searcher.init(task.start(block, rng), rng)).shape[1] * searcher.steps
+    candidates = searcher.candidates * searcher.steps + searcher.first * min(searcher.steps, 1)
     stepped = evaluator.seconds_per_image(task.chunk, needs_grad=searcher.needs_grad) if searcher.steps else 0.0
     seeds = min(len(task.pending) * task.block_size, len(task.plan))
     looks = 1 if searcher.steps == 0 else 2  # at the seed, and at what became of it
@@ -227,7 +226,9 @@ class SuiteWriter(SearchCallback):
             self._lock = self.suite.open(_manifest(task, identity), self.config or _yaml(search_config(task)))
         except InputError as error:
             return [], None, str(error)
-        done = set(self.suite.blocks)
+        done, before, now = set(self.suite.blocks), self.suite.manifest.get("precision"), str(task.trainer.precision)
+        if done and before not in (None, now):
+            rank_zero_warn(f"{self.suite.path} was begun in precision {before} and goes on in {now}: its blocks differ")
         print(_what_was_found(self.suite, len(done), task.num_blocks))
         pending = [n for n in range(task.num_blocks) if n not in done]
         return pending, self.suite.manifest.get("eval_batch_size"), None
@@ -241,7 +242,7 @@ class SuiteWriter(SearchCallback):
     def on_search_start(self, trainer: Trainer, task: SearchTask) -> None:
         """Stores the batch size that was settled on, so that a resumed search uses it too."""
         if trainer.is_global_zero:
-            self.suite.update_manifest(eval_batch_size=task.chunk)
+            self.suite.update_manifest(eval_batch_size=task.chunk, stopped_by=None)
 
     def on_search_batch_end(self, trainer: Trainer, task: SearchTask, cases: Cases) -> None:
         """Writes the block."""
@@ -278,6 +279,7 @@ def _manifest(task: SearchTask, identity: str) -> dict[str, Any]:
         "num_classes": task.sut.num_classes,
         "seed": task.seed,
         "eval_batch_size": None,
+        "precision": str(task.trainer.precision),
         "searcher": type(task.searcher).__name__,
         **task.weights(),
         "data": {
@@ -305,8 +307,11 @@ def _yaml(content: dict[str, Any]) -> str:
 
 def search_config(task: Any) -> dict[str, Any]:
     """The configuration of a search that was put together in Python."""
-    parts = ("searcher", "seeds", "objective", "criterion", "block_size", "eval_batch_size")
-    return {"model": {p: describe(getattr(task, p)) for p in parts}, "data": describe(task.data)}
+    parts = ("searcher", "seeds", "objective", "criterion", "block_size", "eval_batch_size", "channels_last", "compile")
+    limits = ("max_queries", "max_seconds", "max_failures")
+    networks = {"generator": describe(task.generator), "sut": describe(task.sut)}
+    model = networks | {p: describe(getattr(task, p)) for p in (*parts, *limits)}
+    return {"seed_everything": task.seed, "model": model, "data": describe(task.data)}
 
 
 def check_task(model: object) -> None:

@@ -12,6 +12,8 @@ from lsgen.search.evaluator import Judged
 from lsgen.search.seeds import Block
 from lsgen.types import Evaluation, Seeds, from_uint8
 
+ROWS = 64  # cases that are compared with their seeds at once
+
 
 @dataclass
 class Cases:
@@ -106,9 +108,8 @@ def tabulate(
     origins = ("source_index", "target", "other_index", "other_label")
     columns |= {name: value for name in origins if (value := getattr(block.plan, name)) is not None}
     if has_seed:
-        found, decoded = from_uint8(last.image), from_uint8(first.image)
-        original = decoded if block.image is None else from_uint8(block.image.to(found.device))
-        columns |= _moves(seeds.latent, outcome.latent, decoded, found) | _likeness(found, original)
+        original = first.image if block.image is None else block.image.to(last.image.device)
+        columns |= _changes(seeds.latent, outcome.latent, first.image, last.image, original)
     arrays = {
         "seed_latent": seeds.latent,
         "latent": outcome.latent,
@@ -117,6 +118,18 @@ def tabulate(
         "logits": last.logits,
     }
     return Cases(block.number, _on_cpu(columns), _on_cpu(arrays))
+
+
+def _changes(*columns: Tensor) -> dict[str, Tensor]:
+    """What a search did to each case: latents and stored images before and after, and what they are to look like.
+
+    A few at a time: SSIM takes many times the memory of its images.
+    """
+    parts = []
+    for z0, z, x0, x, original in zip(*(column.split(ROWS) for column in columns), strict=True):
+        found = from_uint8(x)
+        parts.append(_moves(z0, z, from_uint8(x0), found) | _likeness(found, from_uint8(original)))
+    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
 
 def _on_cpu(tensors: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -93,6 +93,11 @@ class Evaluator:
         image, logits, success = (torch.cat(column) for column in zip(*parts, strict=True))
         return Judged(image, logits, success)
 
+    def successes(self, judged: Judged, latent: Tensor, seeds: Seeds) -> Tensor:
+        """Which of the judged latents [N, *L] satisfy the criterion for these seeds, [N] bool."""
+        columns = (latent, from_uint8(judged.image), judged.logits, *_context(seeds))
+        return torch.cat([self.criterion(Candidates(*piece))[:n] for n, *piece in self._chunks(*columns)])
+
     def promising(self, latent: Tensor, seeds: Seeds, bar: Tensor) -> Tensor | None:
         """Which candidates [S, P, *L] may score below their seed's bar [S], whatever the SUT says, [S, P] bool.
 
@@ -160,7 +165,8 @@ class Evaluator:
         """The chunk size that gets rounds of so many candidates done first, padding included, of a few that are tried.
 
         Sizes take turns, so that another process slows all of them alike. None is tried after one that takes long or
-        does not fit into memory; where none fits, smaller ones are. A larger one must be clearly faster.
+        does not fit into memory; where none fits, smaller ones are. A larger one must be clearly faster. A few
+        candidates are one chunk, whatever the clock says: a small search gets the same size each time.
 
         Args:
             needs_grad: Whether passes have a way back.
@@ -168,9 +174,10 @@ class Evaluator:
             steady: Whether most rounds are full. Otherwise about half of the candidates are ruled out, in one round
                 more and in another fewer, and of the last chunk half is padding on average.
         """
-        sizes = self._few() if candidates <= FEW[-1] else sorted({_even(candidates, n) for n in CHUNK_SIZES})
-        times = self._times(sizes, needs_grad) or self._times(self._few(), needs_grad)
-        best, best_time = min(times, default=FEW[0]), float("inf")
+        few = [n for n in FEW if n > 1 or self._takes_one()]
+        sizes = [n for n in few if n >= candidates][:1] or sorted({_even(candidates, n) for n in CHUNK_SIZES})
+        times = self._times(sizes, needs_grad) or self._times(few, needs_grad)
+        best, best_time = few[0], float("inf")
         for size, seconds in times.items():
             passes = -(-candidates // size) if steady else ASKED * candidates / size + 0.5
             whole = seconds * passes
@@ -178,21 +185,16 @@ class Evaluator:
                 best, best_time = size, whole
         return best
 
-    def _few(self) -> tuple[int, ...]:
-        """Small chunk sizes; one image alone only if the networks answer it as they do among others.
-
-        Foreign code may squeeze its axis away.
-        """
+    def _takes_one(self) -> bool:
+        """Whether the networks answer one image as they do among others; foreign code may squeeze its axis away."""
         z = torch.zeros(2, *self.generator.latent_shape, device=self.generator.device)
         y = torch.zeros(2, dtype=torch.long, device=z.device)
-        with torch.no_grad():
-            two = self.logits(self.decode(z, y))
-            try:
-                one = self.logits(self.decode(z[:1], y[:1]))
-            except (IndexError, RuntimeError, ValueError):
-                return FEW[1:]
-        same = one.shape == two[:1].shape and torch.allclose(one, two[:1], rtol=1e-2, atol=1e-2)
-        return FEW if same else FEW[1:]
+        two = self._score_chunk(False, z, y, y, z)[0]
+        try:
+            one = self._score_chunk(False, z[:1], y[:1], y[:1], z[:1])[0]
+        except (IndexError, RuntimeError, ValueError):
+            return False
+        return one.shape == two[:1].shape and torch.allclose(one, two[:1], rtol=1e-2, atol=1e-2)
 
     def _times(self, sizes: Sequence[int], needs_grad: bool) -> dict[int, float]:
         """Typical seconds of a pass at each of these chunk sizes, up to the last that fits and does not take long."""
@@ -253,6 +255,8 @@ def _gradient(fitness: Tensor, z: Tensor) -> Tensor:
     kind = z.device.type
     half = torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind) == torch.float16
     scale = FP16_SCALE if half else 1.0
+    if not fitness.requires_grad:  # no candidate has a slope, e.g. a surprise that is infinite for all
+        return torch.zeros_like(z)
     (grad,) = torch.autograd.grad(fitness.sum() * scale, z)
     return grad / scale
 

@@ -74,6 +74,8 @@ def _adding(stage: nn.Module, change: Tensor) -> torch.utils.hooks.RemovableHand
 @torch.no_grad()
 def _output_shapes(generator: Generator, stages: list[nn.Module]) -> list[torch.Size]:
     """Shape of what each stage gives for one image."""
+    if not stages:
+        return []
     found: dict[int, torch.Size] = {}
     with ExitStack() as hooks:
         for i, stage in enumerate(stages):

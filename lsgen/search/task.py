@@ -9,6 +9,7 @@ import math
 import os
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -16,6 +17,7 @@ import torch
 from lightning.pytorch import LightningModule
 from torch import Tensor
 from torch.utils.data import DataLoader
+from torchmetrics import Metric
 
 from lsgen.checkpoints import weights_sha256
 from lsgen.data import ImageData, check_fits
@@ -103,15 +105,14 @@ class SearchTask(LightningModule):
         self._check_max_queries()
         self.space = searcher.bind(generator)
         self.channels_last, self.compile = channels_last, compile
-        if channels_last:
-            use_channels_last(generator, lambda: _try_out(generator))
-            use_channels_last(sut, lambda: sut.eval().logits(torch.zeros(2, *sut.image_shape, device=sut.device)))
         self.evaluator = Evaluator(self.space, sut, self.objective, self.criterion)
         self.seed_evaluator = self.evaluator  # a space of the same shape may still judge otherwise than the generator
         if self.space is not generator and self.space.latent_shape == generator.latent_shape:
             self.seed_evaluator = Evaluator(generator, sut, self.objective, self.criterion)
-        self.failure_rate = FailureRate(sync_on_compute=False)  # live, this process; the summary has the final ones
-        self.mean_p_true = MeanTrueProbability(sync_on_compute=False)
+        self.live: dict[str, Metric] = {  # of this process; in a dict, or they would move to devices without float64
+            "failure_rate": FailureRate(sync_on_compute=False),
+            "mean_p_true": MeanTrueProbability(sync_on_compute=False),
+        }
         self.pending: list[int] = []  # blocks still to do
         self.stopped_by: str | None = None  # the budget that ended this process's search
         self.failures_on_disk: Callable[[], int] = lambda: 0
@@ -177,6 +178,9 @@ class SearchTask(LightningModule):
         """Refuses a SUT that does not fit the data, before anything runs."""
         check_fits(self.sut, self.trainer)
         self.__dict__.pop("plan", None)  # of an earlier search, perhaps on other data
+        if not len(self.plan):
+            what = f"{type(self.seeds).__name__} gives no case: of {self.data.name} there are {self.data.num_classes}"
+            raise InputError(f"{what} classes, and a search needs another class to mix in or to aim at")
 
     @cached_property
     def plan(self) -> Plan:
@@ -215,9 +219,10 @@ class SearchTask(LightningModule):
 
     def on_predict_start(self) -> None:
         """Settles the batch size for all processes, then tells the callbacks."""
-        self.failure_rate.reset()
-        self.mean_p_true.reset()
+        for metric in self.live.values():
+            metric.reset()
         self.stopped_by, self._began = None, time.monotonic()
+        self.lay_out()
         for part in (self.objective, self.criterion):  # now that the SUT is on its device
             part.prepare(self.sut, self.data)
         if self.chunk is None:
@@ -231,6 +236,13 @@ class SearchTask(LightningModule):
         for callback in self._callbacks():
             callback.on_search_start(self.trainer, self)
 
+    def lay_out(self) -> None:
+        """Lays the networks out for speed, where they are now, unless that is not wanted or does not work."""
+        if self.channels_last:
+            generator, sut = self.generator, self.sut
+            use_channels_last(generator, lambda: _try_out(generator))
+            use_channels_last(sut, lambda: sut.eval().logits(torch.zeros(2, *sut.image_shape, device=sut.device)))
+
     def fastest_chunk(self, seeds: int) -> int:
         """The batch size for rounds of so many seeds."""
         searcher, steady = self.searcher, type(self.searcher).bar is Searcher.bar
@@ -239,6 +251,7 @@ class SearchTask(LightningModule):
     def predict_step(self, batch: int, batch_idx: int) -> None:
         """Searches one block and hands its cases to the callbacks."""
         number = int(batch)
+        self._end_if_told()
         self.stopped_by = self.stopped_by or self._spent()
         if number == NO_BLOCK or self.stopped_by:
             return
@@ -247,8 +260,8 @@ class SearchTask(LightningModule):
         cases.seconds = time.perf_counter() - started
         counted = cases.columns["viable"]
         logits, label = cases.arrays["logits"][counted], cases.columns["label"][counted]
-        self.failure_rate.update(logits.to(self.device), label.to(self.device))
-        self.mean_p_true.update(logits.to(self.device), label.to(self.device))
+        for metric in self.live.values():
+            metric.update(logits, label)
         for callback in self._callbacks():
             callback.on_search_batch_end(self.trainer, self, cases)
 
@@ -284,10 +297,12 @@ class SearchTask(LightningModule):
     def judge_seeds(self, block: Block, seeds: Seeds) -> tuple[Judged, Tensor]:
         """The seeds' own images, each judged once, and which cases only share the judgement of an earlier one."""
         index, again = first_of_each(block.plan.seed_id.to(self.device))
-        judged = self.seed_evaluator.judge(seeds.latent[index], seeds.take(index))
+        judged = self.seed_evaluator.judge(seeds.latent[index], seeds.take(index)).take(again)
+        if self.criterion.needs_target:  # a seed's cases aim at different classes
+            judged = replace(judged, success=self.seed_evaluator.successes(judged, seeds.latent, seeds))
         shared = torch.ones_like(again, dtype=torch.bool)
         shared[index] = False
-        return judged.take(again), shared
+        return judged, shared
 
     def _judge_found(self, outcome: Outcome, seeds: Seeds, first: Judged) -> Judged:
         """What became of the seeds: those that moved are judged anew, whatever the searcher thinks of them."""
@@ -298,9 +313,7 @@ class SearchTask(LightningModule):
         outcome.forward[moved] += self.passes(score=False)
         broken = ~found.logits.isfinite().all(1)
         outcome.retire(moved[broken], seeds)
-        last = first.replace(moved[~broken], found.take((~broken).nonzero().squeeze(1)))
-        outcome.note_success(last.success, outcome.budget)
-        return last
+        return first.replace(moved[~broken], found.take((~broken).nonzero().squeeze(1)))
 
     def passes(self, *, score: bool) -> int:
         """SUT forward passes that one candidate costs."""
@@ -385,8 +398,12 @@ class SearchTask(LightningModule):
         info = StepInfo(step + 1, self.searcher.steps, evaluation, seeds, outcome.iterations < outcome.budget)
         for callback in self._callbacks():
             callback.on_search_step_end(self.trainer, self, info)
+        self._end_if_told()
+
+    def _end_if_told(self) -> None:
+        """Ends as Ctrl-C does after SIGTERM, which Lightning only notes while it predicts."""
         if self._trainer is not None and self.trainer.received_sigterm:
-            raise KeyboardInterrupt  # Lightning only notes the signal while it predicts; end like Ctrl-C
+            raise KeyboardInterrupt
 
     def _callbacks(self) -> list[SearchCallback]:
         trainer: Any = self._trainer

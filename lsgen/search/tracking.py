@@ -177,8 +177,7 @@ class SearchLogging(SearchCallback):
     def on_search_batch_end(self, trainer: Trainer, task: SearchTask, cases: Cases) -> None:
         """Failure rate and mean true-class probability of this process so far."""
         self.step += 1
-        live = {"failure_rate": task.failure_rate, "mean_p_true": task.mean_p_true}
-        self._so_far = {k: float(v.compute()) for k, v in live.items()}
+        self._so_far = {k: float(v.compute()) for k, v in task.live.items()}
         self._log(trainer, {**self._so_far, **self._speed()}, save=True)
 
     def on_search_end(self, trainer: Trainer, task: SearchTask) -> None:

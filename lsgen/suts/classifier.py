@@ -110,6 +110,5 @@ class Classifier(SUT):
     def configure_optimizers(self) -> OptimizerLRScheduler:
         """Adam with a cosine to zero."""
         optimizer = torch.optim.Adam(self.parameters(), lr=self.lr)
-        epochs = self.trainer.max_epochs or 1
-        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, max(epochs, 1))
+        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, self.epochs())
         return {"optimizer": optimizer, "lr_scheduler": schedule}

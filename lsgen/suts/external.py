@@ -174,7 +174,7 @@ class ExternalSUT(SUT):
         It is a buffer, so that a search over the same weights with another ``mean`` or an edited model file counts as
         another search.
         """
-        names = ("model_args", "mean", "std", "_size", "_channels")
+        names = ("model_args", "mean", "std", "_size", "_channels", "feature_layer")
         settings = json.dumps([getattr(self, name) for name in names], sort_keys=True, default=str)
         return torch.tensor(list(hashlib.sha256(source + settings.encode()).digest()), dtype=torch.uint8)
 

@@ -275,7 +275,7 @@ def test_the_bar_shows_rate_active_hits_and_best_and_does_not_look_at_every_roun
     bar, task = SearchProgress(), toy_task(seeds=PriorSeeds(per_class=1))
     bar._predict_progress_bar = Bar()
     seeds = Seeds(torch.zeros(5, SIDE * SIDE), torch.arange(5) % CLASSES)
-    task.failure_rate.update(torch.eye(CLASSES), torch.zeros(CLASSES, dtype=torch.long))
+    task.live["failure_rate"].update(torch.eye(CLASSES), torch.zeros(CLASSES, dtype=torch.long))
     bar.on_search_batch_end(None, task, None)
     for step in range(1, 41):
         now[0] += 0.3 * BLINK

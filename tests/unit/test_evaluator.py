@@ -61,6 +61,19 @@ def test_gradients_are_those_of_the_fitness():
     torch.testing.assert_close(grad[:, 0], (onehot - p) @ evaluator.sut.layer.weight)  # of minus the cross entropy
 
 
+class Flat(CrossEntropy):
+    """Has no slope."""
+
+    def __call__(self, candidates):
+        return super().__call__(candidates).detach()
+
+
+def test_a_fitness_without_a_slope_has_gradients_of_zero():
+    evaluator = Evaluator(Pixels(), Linear(), Flat(), Misclassified(), chunk=4)
+    z = torch.full((3, 1, 16), 0.5)
+    assert not evaluator.score(z, Seeds(z[:, 0], torch.tensor([0, 1, 0])), needs_grad=True).grad.any()
+
+
 def test_populations_keep_their_order(networks):
     z, y = torch.randn(6, 5, 16), torch.arange(6)
     scored = networks.score(z, Seeds(z[:, 0], y), needs_grad=False)

@@ -164,10 +164,10 @@ def test_hash_sees_weights_settings_and_code(folder):
 
     first = sha()
     assert first == sha()
-    others = [sha(seed=1), sha(mean=[0.1]), sha(input_size=6), sha(model="net.py:Tuple")]
+    others = [sha(seed=1), sha(mean=[0.1]), sha(input_size=6), sha(model="net.py:Tuple"), sha(feature_layer="conv")]
     (folder / "net.py").write_text(MODEL.replace("relu", "tanh"))
     others.append(sha())
-    assert len({first, *others}) == 6
+    assert len({first, *others}) == 7
 
 
 # --- preprocessing ---------------------------------------------------------------------------------------------------

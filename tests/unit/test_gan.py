@@ -217,6 +217,8 @@ def test_several_processes_may_train_one_network_at_a_time(data, tmp_path):
         ({"latent_dim": 0}, "latent_dim"),
         ({"discriminator_steps": 0}, "discriminator_steps"),
         ({"ema": 1.0}, "ema"),
+        ({"lr_generator": 0.0}, "lr_generator"),
+        ({"betas": (0.5, 1.0)}, "betas"),
         ({"truncation": 0.0}, "truncation"),
         ({"image_shape": (1, 30, 30)}, "30×30"),
         ({"image_shape": (1, 4, 4)}, "4×4"),

@@ -333,6 +333,7 @@ def table(**columns) -> pd.DataFrame:
         "viable": [True] * n,
         "success": [False] * n,
         "p_true": [0.5] * n,
+        "seed_p_true": [0.9] * n,
         **{name: [math.nan] * n for name in ("mse", "ssim", "pixel_l2", "pixel_linf")},
         "boundary_gap": [0.1] * n,
         "iterations": [1] * n,

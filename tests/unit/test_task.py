@@ -6,6 +6,7 @@ from functools import partial
 
 import numpy as np
 import pandas as pd
+import pyarrow.parquet as pq
 import pytest
 import torch
 from lightning.pytorch.loggers import CSVLogger
@@ -20,6 +21,7 @@ from lsgen.objectives import (
     Criterion,
     CrossEntropy,
     Disagree,
+    IsTarget,
     LatentDistance,
     Misclassified,
     Objective,
@@ -308,6 +310,43 @@ def test_a_seed_without_an_answer_is_retired_and_no_case(data, tmp_path):
     assert (table["retired"] == (dark | table["retired"])).all()
     assert not table["viable"][dark].any()
     assert (table["iterations"][table["retired"]] == 3).all()
+    assert table["seed_p_true"].isna().tolist() == dark.tolist()
+    parts = [pq.read_table(file) for file in (suite.path / "parts").iterdir()]
+    assert sum(part["seed_p_true"].null_count for part in parts) == dark.sum()  # null, and not a number that is none
+    read = (table["seed_predicted"] == table["label"]) & ~dark
+    assert suite.summary["seed_viability"] == pytest.approx(read.mean())
+
+
+@pytest.mark.parametrize("searcher", [RandomSampling(), LatentPGD(steps=8, early_stop=True)])
+def test_each_case_of_a_seed_is_judged_by_its_own_target(searcher, data, tmp_path):
+    """The SUT reads many of these seeds as one of the classes that a case aims at."""
+    seeds = PriorSeeds(per_class=6, target="each", distribution="uniform")
+    suite, task = search(data, searcher, seeds, tmp_path, criterion=IsTarget(), objective=CrossEntropy(targeted=True))
+    table = suite.table
+    assert (table["success"] == (table["predicted"] == table["target"])).all()
+    at_once = table["seed_predicted"] == table["target"]
+    assert 0 < at_once.sum() < len(table)
+    assert ((table["iterations"] == 0) == at_once).all() or task.searcher.steps == 0
+
+
+def test_a_search_without_steps_ends_when_told(data, tmp_path, monkeypatch):
+    _, task = search(data, RandomSampling(), DataSeeds(per_class=1), tmp_path)
+    monkeypatch.setattr(type(task.trainer), "received_sigterm", True, raising=False)
+    with pytest.raises(KeyboardInterrupt):
+        task.predict_step(0, 0)
+
+
+def test_a_plan_without_cases_is_refused(tmp_path):
+    single = ImageData(name="npz", path=str(write_npz(tmp_path / "data", n=8, classes=1)))
+    task = SearchTask(
+        generator=Pixels(num_classes=1),
+        sut=Linear(num_classes=1),
+        searcher=LatentPGD(),
+        seeds=DataSeeds(per_class=2, target="each"),
+        objective=CrossEntropy(targeted=True),
+    )
+    with pytest.raises(InputError, match="DataSeeds gives no case"):
+        Trainer(default_root_dir=tmp_path, logger=False).search(task, datamodule=single, out=str(tmp_path / "s"))
 
 
 def test_a_block_of_which_no_seed_has_an_answer_does_not_end_the_run(data, tmp_path):
@@ -470,7 +509,7 @@ class Flattening(Viewing):
 def test_convolutions_are_laid_out_for_speed_where_the_sut_can_take_it():
     for sut, wanted in ((Flattening(), True), (Viewing(), False)):
         before = sut.logits(torch.ones(2, 1, 4, 4))
-        SearchTask(generator=Pixels(num_classes=3), sut=sut, searcher=RandomSampling(), seeds=PriorSeeds())
+        SearchTask(generator=Pixels(num_classes=3), sut=sut, searcher=RandomSampling(), seeds=PriorSeeds()).lay_out()
         assert sut.conv[1].weight.is_contiguous(memory_format=torch.channels_last) == wanted
         torch.testing.assert_close(sut.logits(torch.ones(2, 1, 4, 4)), before)
 
