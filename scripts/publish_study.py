@@ -1,13 +1,14 @@
 """Copies the tables and pictures of finished studies into docs/results; suites and models stay in runs.
 
-python scripts/publish_study.py speth-baseline dunn-faults   # what `lsgen study NAME --scale laptop` left
+python scripts/publish_study.py speth-baseline dunn-faults --commit $(git rev-parse --short HEAD)
+
+They are what `lsgen study NAME --scale laptop` left; name the commit that they were run at.
 """
 
 from __future__ import annotations
 
 import argparse
 import re
-import subprocess
 from pathlib import Path
 
 from PIL import Image
@@ -35,8 +36,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="Copies finished studies into docs/results.")
     parser.add_argument("names", nargs="+", metavar="NAME")
     parser.add_argument("--scale", default="laptop")
-    head = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True).stdout
-    parser.add_argument("--commit", default=head.strip(), help="that they were run at (default: the current one)")
+    parser.add_argument("--commit", required=True, help="that they were run at")
     options = parser.parse_args()
     for study in options.names:
         print(publish(study, options.scale, options.commit, Path("docs/results")))

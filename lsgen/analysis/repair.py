@@ -49,6 +49,7 @@ class Repair:
         manifest = self.suite.manifest
         return {
             "suite": manifest["identity"],
+            "blocks": len(self.suite.blocks),
             "sut": manifest["sut"]["sha256"],
             "per_class": self.counts.tolist(),
             "epochs": self.epochs,

@@ -202,6 +202,7 @@ def _search(repair: Repair, variant: str, repeat: int, folder: Path) -> dict[str
     seed_everything(repair.seed(repeat), verbose=False)
     task = parts.load_task(suite, sut=suts.pretrained(checkpoint))
     task.eval_batch_size = suite.manifest.get("eval_batch_size") or "auto"
+    task.max_seconds = task.max_failures = None  # a whole search: of what a clock cuts short, rates do not compare
     task.seeds = task.seeds.others(repair.data) or task.seeds  # the SUT was trained on changes of the suite's
     trainer = Trainer(default_root_dir=folder, logger=False, enable_checkpointing=False, enable_model_summary=False)
     trainer.search_config = _config(suite, checkpoint, task, folder / "suite")

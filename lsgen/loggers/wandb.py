@@ -1,7 +1,7 @@
 """Weights & Biases: all that lsgen knows of it.
 
-A run is online where the user has logged in and the server answers, else offline; nothing that W&B does or fails to do
-ends a run of lsgen.
+A run is online where the user has logged in and the server answers, else offline; a table, picture or file that W&B
+cannot take is a warning and does not end a run of lsgen.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from lsgen.studies import common
-from lsgen.studies.argus_similarity import METRICS, ONCE, SHORT, first_mixtures, mix, rows, vqvae
+from lsgen.studies.argus_similarity import ONCE, SHORT, first_mixtures, mix, rows, vqvae
 from lsgen.studies.base import Claim, Findings, Lab, Study
 
 SHARE = 0.2
@@ -50,11 +50,11 @@ def run(lab: Lab) -> Findings:
 
 
 def _claims(summaries: dict[str, dict[str, Any]]) -> list[Claim]:
-    mse, ssim, diversity, errors, successes = ([s[key] or 0.0 for s in summaries.values()] for key in METRICS)
-    return [
-        Claim("whichever is left out, images are less like their original (MSE)", mse[0] < min(mse[1:])),
-        Claim("whichever is left out, images are less like their original (SSIM)", ssim[0] > max(ssim[1:])),
-        Claim("whichever is left out, the error rate falls", errors[0] > max(errors[1:])),
+    diversity, successes = ([s[key] or 0.0 for s in summaries.values()] for key in ("label_diversity", "success_rate"))
+    return [  # each model is trained once: the order of three may be chance
+        Claim("whichever is left out, images are less like their original (MSE)", None),
+        Claim("whichever is left out, images are less like their original (SSIM)", None),
+        Claim("whichever is left out, the error rate falls", None),
         Claim("label diversity hardly changes (by 1 at most)", max(diversity) - min(diversity) <= 1),
         Claim("every original fails in some mixture of every variant", min(successes) == 1),
     ]
