@@ -10,7 +10,7 @@ In one run, interleaved and repeated, with the same models, seeds and budget:
 (a) lsgen with its defaults; (b) the loop as published: one seed at a time, a population a call, elites evaluated again,
 lists and copies to the host in each generation, autograd left on; (c) the limit: as many new passes through decoder and
 SUT (with the way back to the latent for PGD) at the fastest batch size, and nothing else. No search ends early, so that
-all do the same. `--compile` compiles decoder and SUT for (a).
+all do the same. `--compile` compiles decoder and SUT for (a) and (c), and shows what (a) gains by it.
 
 `--failures` shows what a failure costs in queries and seconds, each search with its own rule to stop.
 `--scaling` shows time and memory for 1,000, 10,000 and 100,000 seeds of a tiny generator. Tables go to runs/bench.
@@ -180,7 +180,9 @@ def compare(options: argparse.Namespace) -> str:
     """The table of one generator and SUT."""
     data = ImageData(name=options.data)
     text = "| method | seeds × rounds | lsgen, new images/s | published loop, images/s | time of loop / lsgen | "
-    text += "time of lsgen / limit | batch: lsgen, limit |\n|---|---|---|---|---|---|---|\n"
+    text += "time of lsgen / limit | batch: lsgen, limit |"
+    text += " time not compiled / compiled |\n|---|---|---|---|---|---|---|---|\n" if options.compile else ""
+    text += "" if options.compile else "\n|---|---|---|---|---|---|---|\n"
     for n in options.seeds:
         for name, (searcher, loop, rounds) in methods(options.generations, options.steps).items():
             if name not in options.methods:
@@ -216,7 +218,7 @@ def prepare(options: argparse.Namespace, searcher: Searcher, n: int, data: Image
 
 
 def _row(name: str, task: SearchTask, loop: Callable, rounds: int, seeds: Seeds, options: argparse.Namespace) -> str:
-    times: dict[str, list[float]] = {"lsgen": [], "loop": [], "limit": []}
+    times: dict[str, list[float]] = {"lsgen": [], "loop": [], "limit": [], "not compiled": []}
     bounds = task.generator.latent.bounds or (-4.0, 4.0)
     plain = _as_loaded(options)
     new = _search(task, seeds)
@@ -225,16 +227,21 @@ def _row(name: str, task: SearchTask, loop: Callable, rounds: int, seeds: Seeds,
     for _ in range(options.repeats):
         times["lsgen"].append(_timed(lambda: _search(task, seeds)))
         times["limit"].append(_timed(lambda: limit(task, new, chunk)))
+        if options.compile:
+            times["not compiled"].append(_timed(lambda: _not_compiled(task, seeds)))
         started = time.perf_counter()
         asked = sum(loop(*plain, z, int(y), rounds, bounds)[0] for z, y in zip(seeds.latent, seeds.label, strict=True))
         times["loop"].append(time.perf_counter() - started)
     speed = {"lsgen": new / median(times["lsgen"]), "loop": asked / median(times["loop"])}
     gain = [b / a for a, b in zip(times["lsgen"], times["loop"], strict=True)]
     over = [a / c for a, c in zip(times["lsgen"], times["limit"], strict=True)]
-    return (
+    row = (
         f"| {name} | {len(seeds.label)} × {rounds} | {speed['lsgen']:,.0f} | {speed['loop']:,.0f} | "
         f"{_spread(gain)} | {_spread(over)} | {task.evaluator.chunk}, {chunk} |"
     )
+    if options.compile:
+        row += f" {_spread([b / a for a, b in zip(times['lsgen'], times['not compiled'], strict=True)])} |"
+    return row
 
 
 def _as_loaded(options: argparse.Namespace) -> tuple[Generator, SUT]:
@@ -252,6 +259,14 @@ def _search(task: SearchTask, seeds: Seeds) -> int:
     with torch.no_grad():
         task.run(outcome, seeds, everyone, SeedRandom(0, 0, len(seeds.label)))
     return int(outcome.forward.sum())
+
+
+def _not_compiled(task: SearchTask, seeds: Seeds) -> None:
+    """The same search, its networks as they are without `compile`."""
+    evaluator, compiled = task.evaluator, (task.evaluator.decode, task.evaluator.logits)
+    evaluator.decode, evaluator.logits = task.space.decode, task.sut.logits
+    _search(task, seeds)
+    evaluator.decode, evaluator.logits = compiled
 
 
 def _timed(work: Callable[[], object]) -> float:

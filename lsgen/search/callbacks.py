@@ -126,8 +126,9 @@ class Preflight(SearchCallback):
         print(f"SUT accuracy on {clean}")
         print(f"{what} of the generator that the SUT reads as intended: {readable:.1%}")
         print(f"failure rate of the seeds themselves: {_seeds_failure_rate(task)}")
+        blocks = "block" if task.num_blocks == 1 else "blocks"
         print(
-            f"{type(searcher).__name__}: {seeds:,} seeds in {task.num_blocks} blocks ({len(task.pending)} to do), "
+            f"{type(searcher).__name__}: {seeds:,} seeds in {task.num_blocks} {blocks} ({len(task.pending)} to do), "
             f"{searcher.steps} steps each, batches of {task.chunk}; {_estimate(task, each, trainer.world_size)}"
         )
         if readable < READABLE and task.generator.latent.kind != "pixels":  # an image itself is no generator's fault

@@ -6,6 +6,7 @@ run on chunks of one size, the last one padded, and a candidate scores the same 
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -174,27 +175,33 @@ class Evaluator:
             steady: Whether most rounds are full. Otherwise about half of the candidates are ruled out, in one round
                 more and in another fewer, and of the last chunk half is padding on average.
         """
-        few = [n for n in FEW if n > 1 or self._takes_one()]
-        sizes = [n for n in few if n >= candidates][:1] or sorted({_even(candidates, n) for n in CHUNK_SIZES})
-        times = self._times(sizes, needs_grad) or self._times(few, needs_grad)
-        best, best_time = few[0], float("inf")
+        asked = candidates if steady else math.ceil(ASKED * candidates)
+        if asked <= FEW[-1]:
+            sizes = [next(n for n in self._few() if n >= asked)]
+        else:
+            sizes = sorted({_even(candidates, n) for n in CHUNK_SIZES})
+        times = self._times(sizes, needs_grad) or self._times(self._few(), needs_grad)
+        best, best_time = FEW[-1], float("inf")
         for size, seconds in times.items():
-            passes = -(-candidates // size) if steady else ASKED * candidates / size + 0.5
-            whole = seconds * passes
+            whole = seconds * (-(-asked // size) if steady else asked / size + 0.5)
             if whole < CLEARLY * best_time:
                 best, best_time = size, whole
         return best
 
-    def _takes_one(self) -> bool:
-        """Whether the networks answer one image as they do among others; foreign code may squeeze its axis away."""
+    def _few(self) -> list[int]:
+        """Small chunk sizes; one image alone only if the networks answer it as they do among others.
+
+        Foreign code may squeeze its axis away.
+        """
         z = torch.zeros(2, *self.generator.latent_shape, device=self.generator.device)
         y = torch.zeros(2, dtype=torch.long, device=z.device)
         two = self._score_chunk(False, z, y, y, z)[0]
         try:
             one = self._score_chunk(False, z[:1], y[:1], y[:1], z[:1])[0]
         except (IndexError, RuntimeError, ValueError):
-            return False
-        return one.shape == two[:1].shape and torch.allclose(one, two[:1], rtol=1e-2, atol=1e-2)
+            return list(FEW[1:])
+        same = one.shape == two[:1].shape and torch.allclose(one, two[:1], rtol=1e-2, atol=1e-2)
+        return list(FEW if same else FEW[1:])
 
     def _times(self, sizes: Sequence[int], needs_grad: bool) -> dict[int, float]:
         """Typical seconds of a pass at each of these chunk sizes, up to the last that fits and does not take long."""
