@@ -6,7 +6,6 @@ run on chunks of one size, the last one padded, and a candidate scores the same 
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -175,15 +174,14 @@ class Evaluator:
             steady: Whether most rounds are full. Otherwise about half of the candidates are ruled out, in one round
                 more and in another fewer, and of the last chunk half is padding on average.
         """
-        asked = candidates if steady else math.ceil(ASKED * candidates)
-        if asked <= FEW[-1]:
-            sizes = [next(n for n in self._few() if n >= asked)]
+        if candidates <= FEW[-1]:
+            sizes = [next(n for n in self._few() if n >= candidates)]
         else:
             sizes = sorted({_even(candidates, n) for n in CHUNK_SIZES})
         times = self._times(sizes, needs_grad) or self._times(self._few(), needs_grad)
         best, best_time = FEW[-1], float("inf")
         for size, seconds in times.items():
-            whole = seconds * (-(-asked // size) if steady else asked / size + 0.5)
+            whole = seconds * (-(-candidates // size) if steady else ASKED * candidates / size + 0.5)
             if whole < CLEARLY * best_time:
                 best, best_time = size, whole
         return best
