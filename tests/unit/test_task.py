@@ -336,6 +336,17 @@ def test_a_search_without_steps_ends_when_told(data, tmp_path, monkeypatch):
         task.predict_step(0, 0)
 
 
+@pytest.mark.parametrize(("per_class", "chunk"), [(1, 4), (2, 8), (5, 16)])
+def test_a_small_search_has_the_same_batches_whenever_it_is_run(per_class, chunk, data, tmp_path):
+    suites = [
+        search(data, LatentPGD(steps=3), DataSeeds(per_class=per_class), tmp_path / name, eval_batch_size="auto")[0]
+        for name in ("a", "b")
+    ]
+    assert [suite.manifest["eval_batch_size"] for suite in suites] == [chunk, chunk]
+    files = ("cases.parquet", "arrays/block-00000.safetensors")
+    assert all((suites[0].path / file).read_bytes() == (suites[1].path / file).read_bytes() for file in files)
+
+
 def test_a_plan_without_cases_is_refused(tmp_path):
     single = ImageData(name="npz", path=str(write_npz(tmp_path / "data", n=8, classes=1)))
     task = SearchTask(
