@@ -51,8 +51,11 @@ class SaveConfig(SaveConfigCallback):
     """Keeps the resolved configuration of a ``fit`` beside its checkpoints; a search keeps its own in the suite."""
 
     def setup(self, trainer: LightningTrainer, pl_module: LightningModule, stage: str) -> None:
+        """Waits: what does not fit together is refused first, and must not describe the checkpoints of another run."""
+
+    def on_fit_start(self, trainer: LightningTrainer, pl_module: LightningModule) -> None:
         """Writes ``config.yaml`` into ``default_root_dir``, over that of an earlier run."""
-        if stage == "fit" and trainer.is_global_zero:
+        if trainer.is_global_zero:
             folder = Path(trainer.default_root_dir)
             folder.mkdir(parents=True, exist_ok=True)
             self.parser.save(self.config, folder / "config.yaml", skip_unset=False, overwrite=True, multifile=False)

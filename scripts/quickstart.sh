@@ -4,3 +4,4 @@ set -euo pipefail
 source "$(dirname "$0")/venv.sh"
 install_lsgen ""
 .venv/bin/lsgen quickstart "$@"
+command -v lsgen >/dev/null || echo "for the command lsgen in this shell: source .venv/bin/activate"

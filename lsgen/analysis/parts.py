@@ -218,7 +218,10 @@ def resolve(class_path: Any) -> Callable[..., Any]:
     module, _, name = str(class_path).rpartition(".")
     found = vars(sys.modules[module]).get(name) if module in sys.modules else None  # never an import
     if isinstance(found, type) and getattr(found, "runs_code", False):
-        raise InputError(f"the suite names an {name}, which runs code of somebody's own; what a suite names is not run")
+        raise InputError(
+            f"the suite names an {name}, which runs code of somebody's own; what a suite names is not run (`lsgen "
+            f"replay --sut file.py:Class=weights` runs yours, `lsgen export` writes the failures to train it on)"
+        )
     if found is generators.pretrained or found is suts.pretrained:
         return found
     if isinstance(found, type) and issubclass(found, kinds):

@@ -127,7 +127,10 @@ def open_sut(spec: str, suite: Suite) -> SUT:
             f"--sut: there is no file {spec}; give a checkpoint that `lsgen fit` left, or "
             f"package.module:factory=weights for a model of your own"
         )
-    sut = suts.pretrained(spec)
+    try:
+        sut = suts.pretrained(spec)
+    except InputError as error:
+        raise InputError(f"--sut: {error}; a model of your own is given as file.py:Class={spec}") from error
     shape, classes = _images(suite), suite.manifest["num_classes"]
     if sut.image_shape != shape:
         raise InputError(f"--sut {spec} takes images of {sut.image_shape}, those of {suite.path} are {shape}")

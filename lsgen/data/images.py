@@ -284,7 +284,7 @@ def check_fits(module: LightningModule, trainer: Trainer) -> None:
     if shape != data.image_shape:
         raise InputError(
             f"{name} takes images of {shape} (channels, height, width), the data set {data.name} has "
-            f"{data.image_shape}: set model.image_shape, or choose other data"
+            f"{data.image_shape}: set data.image_size and data.channels to what it takes, or its image_shape to these"
         )
     if classes != data.num_classes:
         raise InputError(

@@ -74,6 +74,16 @@ def interval(failed: float, n_cases: float) -> tuple[float, float]:
     return low, float(beta.ppf(0.975, failed + 1, passed)) if passed > 0 else 1.0
 
 
+def below(n_cases: float) -> float:
+    """What the rate of something that was not met in ``n_cases`` is below, with 95 % confidence (one-sided).
+
+    Example:
+        >>> round(below(1000), 4)
+        0.003
+    """
+    return float(1 - 0.05 ** (1 / n_cases))
+
+
 class Ratio(NamedTuple):
     """How many times as often; ``at_least`` where it is a lower bound. ``rate`` is the rate it is relative to."""
 
@@ -95,5 +105,5 @@ def times_as_often(searched: dict[str, Any], baseline: dict[str, Any]) -> Ratio 
     n = baseline["n_cases"]
     if not n or not searched["n_cases"]:
         return None
-    rate = baseline["failed"] / n or 1 - 0.05 ** (1 / n)
+    rate = baseline["failed"] / n or below(n)
     return Ratio(searched["failed"] / searched["n_cases"] / rate, baseline["failed"] == 0, rate)

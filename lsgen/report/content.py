@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lsgen.report.compare import compare_all, compare_classes, interval, mark, times_as_often
+from lsgen.report.compare import below, compare_all, compare_classes, interval, mark, times_as_often
 from lsgen.report.entry import Entry, class_titles
 
 NOTHING = "–"
@@ -40,14 +40,14 @@ def number(value: float | None, unit: str = "") -> str:
     """A number of three digits with its unit, in the singular where it is one.
 
     Example:
-        >>> number(1234.5, "queries"), number(1, "queries"), number(1, "steps"), number(0.8), number(None, "s")
-        ('1,234 queries', '1 query', '1 step', '0.800', '–')
+        >>> number(1234.5, "queries"), number(1, "queries"), number(1, "classes"), number(0.8), number(None, "s")
+        ('1,234 queries', '1 query', '1 class', '0.800', '–')
     """
     if value is None or not math.isfinite(value):
         return NOTHING
     text = f"{value:,.0f}" if abs(value) >= 100 or value == int(value) else f"{value:#.3g}"
     if text == "1" and len(unit) > 1:
-        unit = re.sub("s$", "", re.sub("ies$", "y", unit))
+        unit = re.sub("(?<=ss)es$|(?<!/)s$", "", re.sub("ies$", "y", unit))
     return f"{text} {unit}".strip()
 
 
@@ -151,7 +151,7 @@ def headline(entries: list[Entry]) -> tuple[str, str]:
         return "No cases yet", f"{best.name} has no finished case: there is nothing to report so far."
     cases = number(s["n_cases"], "cases")
     if not s["failed"]:
-        _, high = interval(**best.independent())
+        high = below(best.independent()["n_cases"])
         return (
             f"No failures in {cases}",
             f"With 95% confidence, the true failure rate of {best.name} is below {percent(high)}.",

@@ -375,6 +375,8 @@ def _draw_gallery(suite: Suite, per_class: int, classes: int) -> Figure:
         axis.axis("off")
     for row, label in enumerate(labels):
         failures = np.flatnonzero((table["label"] == label) & table["failed"] & table["viable"])[:per_class]
+        if not len(failures):
+            axes[row, 0].text(0, 0.5, f"{label}: no failure", fontsize=8, va="center", transform=axes[row, 0].transAxes)
         for column, case in enumerate(failures):
             read, p = int(table["predicted"].iloc[case]), float(table["p_true"].iloc[case])
             for offset, picture, caption in (

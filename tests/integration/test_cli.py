@@ -137,6 +137,14 @@ def test_wrong_input_ends_with_2_and_a_sentence(args, words, places, search_args
     assert not os.path.exists("pwned")
 
 
+def test_a_training_that_is_refused_does_not_describe_the_checkpoints_of_another(tmp_path, capsys):
+    (tmp_path / "config.yaml").write_text("of the training that is there")
+    args = [f"--config={SUT}", "--model.num_classes=9", f"--trainer.default_root_dir={tmp_path}", *QUIET]
+    assert main(["fit", *args]) == 2
+    assert (tmp_path / "config.yaml").read_text() == "of the training that is there"
+    assert "9 classes" in capsys.readouterr().err
+
+
 def test_a_sut_that_does_not_fit_the_generator_is_refused(trained, search_args, tmp_path, capsys):
     from lsgen import checkpoints
     from lsgen.suts import Classifier
