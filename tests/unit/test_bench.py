@@ -311,8 +311,8 @@ def column(key):
 
 def suite_of(**columns):
     n = len(columns["seed_id"])
-    filled = {"label": [0] * n, "seed_predicted": [0] * n, "viable": [True] * n, "failed": [False] * n} | columns
-    table = pd.DataFrame(filled)
+    filled = {"label": [0] * n, "seed_predicted": [0] * n, "viable": [True] * n, "failed": [False] * n}
+    table = pd.DataFrame(filled | {"seed_p_true": [0.9] * n} | columns)
     for name in ("valid", "preserved"):
         table[name] = pd.array(columns.get(name, [None] * n), dtype="boolean")
     return SimpleNamespace(table=table, summary={"n_cases": int(table["viable"].sum()), "seconds": 3.0})
@@ -339,6 +339,8 @@ def test_shares_of_the_published_table():
     assert column("preserved").count(suite) == 1
     assert column("queries").value(suite) == 5  # of viable cases
     assert column("seconds").value(suite) == 0.75
+    silent = suite_of(seed_id=[0, 1], seed_p_true=[0.9, None])  # the SUT has no answer to the second
+    assert column("seed_viability").count(silent) == 1
 
 
 def test_without_an_oracle_validity_is_null():
