@@ -6,6 +6,7 @@ Shapes use S (seeds), P (candidates per seed), N (candidates, flattened), K (cla
 from __future__ import annotations
 
 import inspect
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -44,6 +45,12 @@ class Rows:
         values = {f.name: getattr(self, f.name) for f in fields(self)}
         return replace(self, **{name: None if value is None else value[index] for name, value in values.items()})
 
+    @classmethod
+    def join(cls: type[RowsT], parts: Sequence[RowsT]) -> RowsT:
+        """The rows of all parts, one part after the other."""
+        columns = {f.name: [getattr(part, f.name) for part in parts] for f in fields(cls)}
+        return cls(**{name: None if values[0] is None else torch.cat(values) for name, values in columns.items()})
+
 
 @dataclass(frozen=True)
 class Seeds(Rows):
@@ -75,7 +82,7 @@ class Candidates:
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class Evaluation(Rows):
     """What the networks said about one round of candidates."""
 
     latent: Tensor  # [S, P, *L]

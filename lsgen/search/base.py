@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -36,6 +39,19 @@ class SeedRandom:
         self.generator = torch.Generator().manual_seed((int(high) << 31) ^ int(low))
         self.size, self.device = size, torch.device(device)
         self._active = torch.arange(size)
+        self._drawn: deque[Tensor] = deque()  # by another part, for all seeds of the block
+        self._parts: list[SeedRandom] = [self]
+
+    def split(self, parts: Sequence[Tensor]) -> list[SeedRandom]:
+        """One for each part [S_i] of the active seeds, on the CPU, to be used in place of this one.
+
+        A part gets the numbers that it would get among all: whoever is the first to need some draws for the others
+        too. So all parts must ask for the same numbers in the same order, some sooner and some later.
+        """
+        shares = [copy.copy(self) for _ in parts]
+        for share, part in zip(shares, parts, strict=True):
+            share._active, share._drawn, share._parts = self._active[part], deque(), shares
+        return shares
 
     def keep(self, index: Tensor) -> None:
         """Goes on with those of the active seeds that are at ``index``."""
@@ -43,11 +59,19 @@ class SeedRandom:
 
     def normal(self, *shape: int) -> Tensor:
         """Standard normal draws, [S, *shape]."""
-        return self._cut(torch.randn(self.size, *shape, generator=self.generator))
+        return self._draw(torch.randn, shape)
 
     def uniform(self, *shape: int) -> Tensor:
         """Draws from [0, 1), [S, *shape]."""
-        return self._cut(torch.rand(self.size, *shape, generator=self.generator))
+        return self._draw(torch.rand, shape)
+
+    def _draw(self, kind: Callable[..., Tensor], shape: tuple[int, ...]) -> Tensor:
+        if not self._drawn:
+            draws = kind(self.size, *shape, generator=self.generator)
+            for part in self._parts:
+                if len(part._active):  # a part without seeds never asks again
+                    part._drawn.append(draws)
+        return self._cut(self._drawn.popleft())
 
     def _cut(self, draws: Tensor) -> Tensor:
         draws = draws if len(self._active) == self.size else draws[self._active]

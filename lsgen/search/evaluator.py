@@ -6,6 +6,7 @@ run on chunks of one size, the last one padded, and a candidate scores the same 
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 
 from lsgen.generators import Generator
 from lsgen.objectives import Criterion, Objective
+from lsgen.search.stream import Stream, carried, passes_a_round
 from lsgen.suts import SUT
 from lsgen.types import Candidates, Evaluation, Seeds, from_uint8, round8, to_uint8
 
@@ -25,7 +27,12 @@ FEW = (1, 4, 8, 16)  # for searches whose rounds fit into them, which 32 would f
 CLEARLY = 0.99  # of the time of the best so far
 ROWS, PASSES = 256, 8  # of a turn, at most: one small pass between large ones is faster than a row of them
 TURNS, ALL_TURNS = 9, 3.0  # how often each size is timed at most, and the seconds after which no other turn begins
-ASKED = 0.5  # share of candidates that BoundaryGA asks about in its first 30 rounds; fewer and fewer later
+SHRINKING = (
+    0.25,
+    0.5,
+    0.75,
+    1.0,
+)  # shares of the candidates that are left, where seeds end or some need no look
 LONG = 2.0  # seconds of a pass after which no larger size is tried
 FP16_SCALE = 4096.0  # a power of two, so that it costs no precision
 
@@ -84,7 +91,7 @@ class Evaluator:
     def judge(self, latent: Tensor, seeds: Seeds) -> Judged:
         """What is stored for these latents [N, *L], and what the SUT says of exactly that."""
         parts = []
-        for n, z, *context in self._chunks(latent, *_context(seeds)):
+        for n, z, *context in self._chunks(latent, *carried(seeds)):
             decoded = self.decode(z, context[0]).float()
             image = to_uint8(decoded)
             logits = _unless_broken(self.logits(from_uint8(image)).float(), decoded)
@@ -95,7 +102,7 @@ class Evaluator:
 
     def successes(self, judged: Judged, latent: Tensor, seeds: Seeds) -> Tensor:
         """Which of the judged latents [N, *L] satisfy the criterion for these seeds, [N] bool."""
-        columns = (latent, from_uint8(judged.image), judged.logits, *_context(seeds))
+        columns = (latent, from_uint8(judged.image), judged.logits, *carried(seeds))
         return torch.cat([self.criterion(Candidates(*piece))[:n] for n, *piece in self._chunks(*columns)])
 
     def promising(self, latent: Tensor, seeds: Seeds, bar: Tensor) -> Tensor | None:
@@ -108,27 +115,19 @@ class Evaluator:
         return None if floor is None else floor.view(-1, p) < bar[:, None]
 
     def score(self, latent: Tensor, seeds: Seeds, needs_grad: bool, rows: Tensor | None = None) -> Evaluation:
-        """One round of candidates [S, P, *L] for S seeds.
+        """One round of candidates, by itself; see :class:`lsgen.search.stream.Round`."""
+        stream = Stream(self, needs_grad)
+        return stream.get(stream.put(latent, seeds, rows))
+
+    def score_chunk(self, needs_grad: bool, *columns: Tensor) -> tuple[Tensor, ...]:
+        """Logits, fitness, success and, where wanted, gradients of at most ``chunk`` candidates.
 
         Args:
-            latent: The candidates.
-            seeds: What they come from.
             needs_grad: Whether gradients of the fitness are wanted.
-            rows: Those of the S·P candidates that are shown to the SUT, [M] in ascending order, all by default; the
-                others' fitness is infinite, and they are no success.
+            columns: Latent, label, target and origin of each.
         """
-        s, p = latent.shape[:2]
-        columns = [latent.flatten(0, 1), *(t.repeat_interleave(p, dim=0) for t in _context(seeds))]
-        if rows is not None:
-            columns = [t[rows] for t in columns]
-        pieces = [tuple(t[:n] for t in self._score_chunk(needs_grad, *piece)) for n, *piece in self._chunks(*columns)]
-        answers, asked = [torch.cat(column) for column in zip(*pieces, strict=True)], None
-        if rows is not None:
-            fill = (torch.nan, torch.inf, 0, 0)
-            answers = [_spread(rows, s * p, *pair) for pair in zip(answers, fill, strict=False)]
-            asked = _spread(rows, s * p, torch.ones_like(rows, dtype=torch.bool), False).view(s, p)
-        logits, fitness, success, *grads = (answer.unflatten(0, (s, p)) for answer in answers)
-        return Evaluation(latent, logits, fitness, success, grads[0] if needs_grad else None, asked)
+        n = len(columns[0])
+        return tuple(t[:n] for t in self._score_chunk(needs_grad, *self._padded(columns)))
 
     def _score_chunk(self, needs_grad: bool, z: Tensor, *context: Tensor) -> tuple[Tensor, ...]:
         with torch.set_grad_enabled(needs_grad):
@@ -145,16 +144,18 @@ class Evaluator:
         return logits.detach(), fitness.detach(), success, *grads
 
     def _chunks(self, *tensors: Tensor) -> Iterator[tuple]:
-        """Pieces of ``chunk`` rows, the last one padded with zeros, each with its number of real rows in front.
+        """Pieces of ``chunk`` rows, the last one padded, each with its number of real rows in front.
 
         Without any rows there is one piece, of padding, so that results have their shapes.
         """
         for start in range(0, max(1, len(tensors[0])), self.chunk):
             pieces = [t[start : start + self.chunk] for t in tensors]
-            n = len(pieces[0])
-            if n < self.chunk:
-                pieces = [torch.cat([t, t.new_zeros(self.chunk - n, *t.shape[1:])]) for t in pieces]
-            yield n, *pieces
+            yield len(pieces[0]), *self._padded(pieces)
+
+    def _padded(self, columns: Sequence[Tensor]) -> Sequence[Tensor]:
+        """Columns [N, ...] with zeros up to ``chunk`` rows."""
+        missing = self.chunk - len(columns[0])
+        return [torch.cat([t, t.new_zeros(missing, *t.shape[1:])]) for t in columns] if missing else columns
 
     def seconds_per_image(self, chunk: int, needs_grad: bool) -> float:
         """Time of one pass at this chunk size, per image, after a warm-up."""
@@ -171,8 +172,8 @@ class Evaluator:
         Args:
             needs_grad: Whether passes have a way back.
             candidates: How many there are in a full round.
-            steady: Whether most rounds are full. Otherwise about half of the candidates are ruled out, in one round
-                more and in another fewer, and of the last chunk half is padding on average.
+            steady: Whether all rounds are full. Otherwise seeds end, or candidates need no look, and sooner or later
+                rounds are smaller.
         """
         if candidates <= FEW[-1]:
             sizes = [next(n for n in self._few() if n >= candidates)]
@@ -181,7 +182,8 @@ class Evaluator:
         times = self._times(sizes, needs_grad) or self._times(self._few(), needs_grad)
         best, best_time = FEW[-1], float("inf")
         for size, seconds in times.items():
-            whole = seconds * (-(-candidates // size) if steady else ASKED * candidates / size + 0.5)
+            rounds = (math.ceil(share * candidates) for share in ((1.0,) if steady else SHRINKING))
+            whole = seconds * mean(passes_a_round(n, size) for n in rounds)
             if whole < CLEARLY * best_time:
                 best, best_time = size, whole
         return best
@@ -227,7 +229,7 @@ class Evaluator:
         device = self.generator.device
         z = torch.zeros(chunk, *self.generator.latent_shape, device=device)
         y = torch.zeros(chunk, dtype=torch.long, device=device)
-        context = _context(Seeds(z, y, target=y))
+        context = carried(Seeds(z, y, target=y))
         started = time.perf_counter()
         self._score_chunk(needs_grad, z, *context)[0].cpu()  # waits for a GPU
         return time.perf_counter() - started
@@ -236,11 +238,6 @@ class Evaluator:
 def is_chunk_size(n: int) -> bool:
     """Whether rows of a chunk of ``n`` do not depend on where in it they are."""
     return n in FEW or (n > 0 and n % MULTIPLE == 0)
-
-
-def _spread(where: Tensor, n: int, values: Tensor, elsewhere: float) -> Tensor:
-    """Values [M, ...] in the rows ``where`` [M] of ``n``, the same number in all others."""
-    return values.new_full((n, *values.shape[1:]), elsewhere).index_copy_(0, where, values)
 
 
 def _even(n: int, size: int) -> int:
@@ -264,12 +261,6 @@ def _gradient(fitness: Tensor, z: Tensor) -> Tensor:
         return torch.zeros_like(z)
     (grad,) = torch.autograd.grad(fitness.sum() * scale, z)
     return grad / scale
-
-
-def _context(seeds: Seeds) -> tuple[Tensor, Tensor, Tensor]:
-    """Label, target and origin of each seed, as candidates carry them."""
-    target = torch.full_like(seeds.label, -1) if seeds.target is None else seeds.target
-    return seeds.label, target, seeds.latent
 
 
 def use_channels_last(module: nn.Module, works: Callable[[], object]) -> None:

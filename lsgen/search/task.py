@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
-import math
 import os
 import time
 from collections.abc import Callable
@@ -29,6 +28,7 @@ from lsgen.search.base import Searcher, SeedRandom
 from lsgen.search.callbacks import SearchCallback, StepInfo
 from lsgen.search.cases import Cases, Outcome, tabulate
 from lsgen.search.evaluator import FEW, MULTIPLE, Evaluator, Judged, is_chunk_size, use_channels_last
+from lsgen.search.loop import Loop
 from lsgen.search.seeds import Block, Plan, SeedSource, first_of_each
 from lsgen.suts import SUT
 from lsgen.types import Evaluation, Seeds, describe
@@ -245,7 +245,8 @@ class SearchTask(LightningModule):
 
     def fastest_chunk(self, seeds: int) -> int:
         """The batch size for rounds of so many seeds."""
-        searcher, steady = self.searcher, type(self.searcher).bar is Searcher.bar
+        searcher = self.searcher
+        steady = not searcher.stops_at_success and type(searcher).bar is Searcher.bar
         return self.evaluator.fastest_chunk(searcher.needs_grad, seeds * searcher.candidates, steady)
 
     def predict_step(self, batch: int, batch_idx: int) -> None:
@@ -322,79 +323,11 @@ class SearchTask(LightningModule):
         return 1 + sum(part.sut_passes for part in parts) + len(others)
 
     def run(self, outcome: Outcome, seeds: Seeds, viable: Tensor, rng: SeedRandom) -> None:
-        """Asks and tells until the budget is spent or every seed is done; a seed that is done costs nothing more.
+        """Searches the viable seeds and notes what comes of them."""
+        Loop(self, outcome, seeds).run(viable, rng)
 
-        The host waits for the device once a step, in :meth:`_stop_test`.
-        """
-        searcher, passes = self.searcher, self.passes(score=True)
-        active = viable.nonzero().squeeze(1)
-        if len(active) and (solution := searcher.solve(seeds.take(active), self.evaluator, rng)) is not None:
-            outcome.latent[active] = solution.latent
-            outcome.forward[active] += solution.forward
-            outcome.backward[active] += solution.backward
-            return
-        state = searcher.init(seeds, rng)
-        if len(active) < len(viable):
-            state = state.take(active)
-            rng.keep(active)
-        left = math.inf if self.max_queries is None else self.max_queries - 2 * self.passes(score=False)
-        rows = None
-        for step in range(searcher.steps):
-            if not len(active):
-                return
-            candidates = searcher.ask(state)
-            left -= candidates.shape[1] * passes
-            if left < 0:
-                outcome.cut_budget(step)
-                break
-            asked = seeds.take(active)
-            evaluation = self.evaluator.score(candidates, asked, searcher.needs_grad, rows)
-            outcome.count(active, evaluation, step, passes)
-            self._step_end(step, evaluation, asked, outcome)
-            state = searcher.tell(state, evaluation, rng)
-            going, rows = self._stop_test(outcome, seeds, active, state, evaluation)
-            if len(going) < len(active):
-                rng.keep(going)
-                going = going.to(self.device)
-                state, active = state.take(going), active[going]
-        if len(active):
-            outcome.latent[active] = searcher.result(state)
-
-    def _stop_test(
-        self, outcome: Outcome, seeds: Seeds, active: Tensor, state: Any, evaluation: Evaluation
-    ) -> tuple[Tensor, Tensor | None]:
-        """Notes the latents of those active seeds that have come to an end.
-
-        Returns:
-            Positions of those that go on, on the CPU; and which of their next candidates to show to the SUT, None for
-            all.
-        """
-        never = torch.zeros_like(active, dtype=torch.bool)
-        broken = evaluation.fitness.isnan().any(dim=1)
-        hit = evaluation.success.any(dim=1) & ~broken if self.searcher.stops_at_success else never
-        own = self.searcher.done(state)
-        own = never if own is None else own & ~hit & ~broken
-        looks, promising = torch.stack([hit, own, broken], dim=1), self._promising(outcome, seeds, active, state)
-        seen = (looks if promising is None else torch.cat([looks, promising], dim=1)).cpu()  # the host waits here only
-        ended = seen[:, :3].any(dim=1)
-        if ended.any():
-            hits, owns, retired = (column.nonzero().squeeze(1).to(self.device) for column in seen[:, :3].T)
-            outcome.latent[active[hits]] = _best_success(evaluation, hits)
-            outcome.latent[active[owns]] = self.searcher.result(state)[owns]
-            outcome.retire(active[retired], seeds)
-        going = (~ended).nonzero().squeeze(1)
-        rows = None if promising is None else seen[going, 3:].flatten().nonzero().squeeze(1).to(self.device)
-        return going, rows
-
-    def _promising(self, outcome: Outcome, seeds: Seeds, active: Tensor, state: Any) -> Tensor | None:
-        """Which candidates of the next round can change anything, [S, P] bool; None: all."""
-        bar = self.searcher.bar(state)
-        if bar is None:
-            return None
-        bar = bar.where(outcome.iterations[active] < outcome.budget, torch.inf)  # before a first success, all can
-        return self.evaluator.promising(self.searcher.ask(state), seeds.take(active), bar)
-
-    def _step_end(self, step: int, evaluation: Evaluation, seeds: Seeds, outcome: Outcome) -> None:
+    def step_end(self, step: int, evaluation: Evaluation, seeds: Seeds, outcome: Outcome) -> None:
+        """Tells the callbacks what a step of these seeds came to."""
         info = StepInfo(step + 1, self.searcher.steps, evaluation, seeds, outcome.iterations < outcome.budget)
         for callback in self._callbacks():
             callback.on_search_step_end(self.trainer, self, info)
@@ -416,13 +349,6 @@ def _try_out(generator: Generator) -> None:
     image = generator.eval().decode(torch.zeros(2, *generator.latent_shape, device=generator.device), y)
     if generator.encodes:
         generator.encode(image, y)
-
-
-def _best_success(evaluation: Evaluation, index: Tensor) -> Tensor:
-    """Of the seeds at ``index`` [M], the successful candidate with the lowest fitness, [M, *L]."""
-    finite = evaluation.fitness.nan_to_num(posinf=torch.finfo(torch.float32).max)  # a success may have no fitness
-    fitness = finite.where(evaluation.success, torch.inf)[index]
-    return evaluation.latent[index, fitness.argmin(dim=1)]
 
 
 def _suts_in(part: object) -> dict[str, SUT]:

@@ -1,0 +1,154 @@
+"""The loop of asking and telling, for the seeds of one block."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from lsgen.search.base import SeedRandom
+from lsgen.search.cases import Outcome
+from lsgen.search.stream import LANES, Round, Stream
+from lsgen.types import Evaluation, Seeds
+
+if TYPE_CHECKING:
+    from lsgen.search.task import SearchTask
+
+
+@dataclass
+class Lane:
+    """Some of a block's seeds, which go from step to step together."""
+
+    active: Tensor  # [S] those that are still searched, by their place in the block
+    state: Any  # of the searcher
+    rng: SeedRandom
+    asked: Round  # the candidates of the step that comes next
+
+    def keep(self, going: Tensor) -> None:
+        """Goes on with those of the active seeds that are at ``going``, on the CPU."""
+        if len(going) < len(self.active):
+            self.rng.keep(going)
+            going = going.to(self.active.device)
+            self.state, self.active = self.state.take(going), self.active[going]
+
+
+class Loop:
+    """Asks and tells until the budget is spent or every seed is done; a seed that is done costs nothing more.
+
+    Seeds go in two lanes: while one lane's last candidates are shown to the networks, the other's first ones fill up
+    the chunk. No result depends on it. The host waits for the device once a step of each lane, in :meth:`_stop_test`.
+
+    Args:
+        task: Whose searcher, networks and limits these are.
+        outcome: What the search has come to; updated.
+        seeds: All seeds of the block.
+    """
+
+    def __init__(self, task: SearchTask, outcome: Outcome, seeds: Seeds) -> None:
+        self.task, self.outcome, self.seeds = task, outcome, seeds
+        self.searcher, self.evaluator = task.searcher, task.evaluator
+        self.passes = task.passes(score=True)
+        looks = 2 * task.passes(score=False)
+        self.limit = math.inf if task.max_queries is None else task.max_queries - looks  # queries of a seed
+        self.stream = Stream(task.evaluator, task.searcher.needs_grad)
+
+    def run(self, viable: Tensor, rng: SeedRandom) -> None:
+        """Searches the viable seeds [S] bool."""
+        searcher, outcome = self.searcher, self.outcome
+        where = viable.cpu().nonzero().squeeze(1)
+        if not len(where):
+            return
+        active = where.to(viable.device)
+        if (solution := searcher.solve(self.seeds.take(active), self.evaluator, rng)) is not None:
+            outcome.latent[active] = solution.latent
+            outcome.forward[active] += solution.forward
+            outcome.backward[active] += solution.backward
+            return
+        lanes, spent = self._line_up(where, rng), 0
+        for step in range(searcher.steps):
+            spent += self.passes * lanes[0].asked.latent.shape[1]
+            if spent > self.limit:
+                outcome.cut_budget(step)
+                break
+            done = [(lane.active, self._step(lane, step)) for lane in lanes]
+            self.task.step_end(step, *_joined(done, self.seeds), outcome)
+            lanes = [lane for lane in lanes if len(lane.active)]
+            if not lanes:
+                return
+        for lane in lanes:
+            outcome.latent[lane.active] = searcher.result(lane.state)
+
+    def _line_up(self, where: Tensor, rng: SeedRandom) -> list[Lane]:
+        """The seeds at ``where``, on the CPU, in lanes, their first candidates on the way."""
+        state = self.searcher.init(self.seeds, rng)
+        n = min(LANES, len(where)) if len(where) * self.searcher.candidates > self.evaluator.chunk else 1
+        parts, lanes = [where[i::n] for i in range(n)], []
+        for part, own in zip(parts, rng.split(parts), strict=True):
+            active = part.to(self.seeds.label.device)
+            some = state.take(active)
+            lanes.append(Lane(active, some, own, self.stream.put(self.searcher.ask(some), self.seeds.take(active))))
+        return lanes
+
+    def _step(self, lane: Lane, step: int) -> Evaluation:
+        """One step of a lane; its next candidates get in line."""
+        evaluation = self.stream.get(lane.asked)
+        self.outcome.count(lane.active, evaluation, step, self.passes)
+        lane.state = self.searcher.tell(lane.state, evaluation, lane.rng)
+        going, rows = self._stop_test(lane, evaluation)
+        lane.keep(going)
+        if len(lane.active) and step + 1 < self.searcher.steps:
+            lane.asked = self.stream.put(self.searcher.ask(lane.state), self.seeds.take(lane.active), rows)
+        return evaluation
+
+    def _stop_test(self, lane: Lane, evaluation: Evaluation) -> tuple[Tensor, Tensor | None]:
+        """Notes the latents of those active seeds that have come to an end.
+
+        Returns:
+            Positions of those that go on, on the CPU; and which of their next candidates to show to the SUT, None for
+            all.
+        """
+        searcher, active = self.searcher, lane.active
+        never = torch.zeros_like(active, dtype=torch.bool)
+        broken = evaluation.fitness.isnan().any(dim=1)
+        hit = evaluation.success.any(dim=1) & ~broken if searcher.stops_at_success else never
+        own = searcher.done(lane.state)
+        own = never if own is None else own & ~hit & ~broken
+        looks, promising = torch.stack([hit, own, broken], dim=1), self._promising(lane)
+        seen = (looks if promising is None else torch.cat([looks, promising], dim=1)).cpu()  # the host waits here only
+        ended = seen[:, :3].any(dim=1)
+        if ended.any():
+            hits, owns, retired = (column.nonzero().squeeze(1).to(active.device) for column in seen[:, :3].T)
+            self.outcome.latent[active[hits]] = _best_success(evaluation, hits)
+            self.outcome.latent[active[owns]] = searcher.result(lane.state)[owns]
+            self.outcome.retire(active[retired], self.seeds)
+        going = (~ended).nonzero().squeeze(1)
+        rows = None if promising is None else seen[going, 3:].flatten().nonzero().squeeze(1).to(active.device)
+        return going, rows
+
+    def _promising(self, lane: Lane) -> Tensor | None:
+        """Which candidates of the next round can change anything, [S, P] bool; None: all."""
+        bar = self.searcher.bar(lane.state)
+        if bar is None:
+            return None
+        hit = self.outcome.iterations[lane.active] < self.outcome.budget
+        bar = bar.where(hit, torch.inf)  # before a first success, all can
+        return self.evaluator.promising(self.searcher.ask(lane.state), self.seeds.take(lane.active), bar)
+
+
+def _best_success(evaluation: Evaluation, index: Tensor) -> Tensor:
+    """Of the seeds at ``index`` [M], the successful candidate with the lowest fitness, [M, *L]."""
+    finite = evaluation.fitness.nan_to_num(posinf=torch.finfo(torch.float32).max)  # a success may have no fitness
+    fitness = finite.where(evaluation.success, torch.inf)[index]
+    return evaluation.latent[index, fitness.argmin(dim=1)]
+
+
+def _joined(done: list[tuple[Tensor, Evaluation]], seeds: Seeds) -> tuple[Evaluation, Seeds]:
+    """One step of all lanes: evaluations of the seeds that took part, and these seeds, as they stand in the block."""
+    if len(done) == 1:
+        return done[0][1], seeds.take(done[0][0])
+    active = torch.cat([part for part, _ in done])
+    order = active.argsort()
+    return Evaluation.join([evaluation for _, evaluation in done]).take(order), seeds.take(active[order])
