@@ -167,30 +167,33 @@ def frechet_distance(features: nn.Module, real: Tensor, made: Tensor) -> float:
 
 
 @torch.no_grad()
-def _sample(generator: Generator, n: int, seed: int = 0) -> _Labelled:
+def _sample(generator: Generator, n: int, seed: int = 0, batch_size: int = CHUNK) -> _Labelled:
     """``n`` plain prior samples, classes in turn."""
     y = torch.arange(n, device=generator.device) % generator.num_classes
     z = generator.sample_prior(n, y, torch.Generator().manual_seed(seed))
-    return _Labelled(torch.cat([to_uint8(generator.decode(a, b)) for a, b in _chunks(z, y)]), y)
+    pairs = zip(z.split(batch_size), y.split(batch_size), strict=True)
+    return _Labelled(torch.cat([to_uint8(generator.decode(a, b)) for a, b in pairs]), y)
 
 
 @torch.no_grad()
-def _reconstruct(generator: Generator, real: _Labelled) -> Tensor:
+def _reconstruct(generator: Generator, real: _Labelled, batch_size: int = CHUNK) -> Tensor:
     """Reconstructions of stored images, [N, C, H, W] uint8."""
-    pairs = _chunks(from_uint8(real.image), real.label)
+    pairs = zip(from_uint8(real.image).split(batch_size), real.label.split(batch_size), strict=True)
     return torch.cat([to_uint8(generator.decode(generator.encode(a, b), b)) for a, b in pairs])
 
 
-def sample_accuracy(generator: Generator, judge: SUT, n: int) -> float:
+def sample_accuracy(generator: Generator, judge: SUT, n: int, batch_size: int = CHUNK) -> float:
     """Share of ``n`` plain prior samples, classes in turn, that ``judge`` reads as the class they were made for."""
-    made = _sample(generator, n)
-    return accuracy(judge, made.image, made.label)
+    made = _sample(generator, n, batch_size=batch_size)
+    return accuracy(judge, made.image, made.label, batch_size)
 
 
-def reconstruction_accuracy(generator: Generator, judge: SUT, data: ImageData, split: Split, n: int) -> float:
+def reconstruction_accuracy(
+    generator: Generator, judge: SUT, data: ImageData, split: Split, n: int, batch_size: int = CHUNK
+) -> float:
     """Share of up to ``n`` images of a split whose reconstruction ``judge`` reads as their label."""
     real = _Labelled(*data[split].spread(n)).to(generator.device)
-    return accuracy(judge, _reconstruct(generator, real), real.label)
+    return accuracy(judge, _reconstruct(generator, real, batch_size), real.label, batch_size)
 
 
 def sample_grid(generator: Generator, columns: int = 10, seed: int = 0) -> Tensor:
@@ -208,7 +211,3 @@ def reconstruction_grid(generator: Generator, data: ImageData, split: Split, pai
     rows = zip(real.image.split(10), _reconstruct(generator, real).split(10), strict=True)
     images = torch.cat([half for row in rows for half in row])
     return make_grid(from_uint8(images).cpu(), nrow=10, padding=1, pad_value=0.5)
-
-
-def _chunks(*tensors: Tensor) -> zip[tuple[Tensor, ...]]:
-    return zip(*(t.split(CHUNK) for t in tensors), strict=True)

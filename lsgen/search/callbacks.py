@@ -141,19 +141,20 @@ class Preflight(SearchCallback):
 
 def _readable(task: SearchTask, n: int) -> tuple[float, str]:
     """What the SUT reads rightly of ``n`` images that the generator makes unperturbed, and what that is."""
+    networks, size = (task.generator, task.sut), task.evaluator.chunk
     if task.generator.conditional:
-        return sample_accuracy(task.generator, task.sut, n), "plain samples"
-    return reconstruction_accuracy(task.generator, task.sut, task.data, "test", n), "reconstructions"
+        return sample_accuracy(*networks, n, size), "plain samples"
+    return reconstruction_accuracy(*networks, task.data, "test", n, size), "reconstructions"
 
 
 def _clean_accuracy(task: SearchTask) -> str:
-    images, labels = task.data["test"].spread(LOOK)
+    (images, labels), size = task.data["test"].spread(LOOK), task.evaluator.chunk
     few = from_uint8(images[:: max(1, len(images) // 32)].to(task.sut.device))
-    if not bool(task.sut.logits(few).isfinite().all(1).any()):
+    if not any(bool(task.sut.logits(part).isfinite().all(1).any()) for part in few.split(size)):
         raise InputError(
             f"{type(task.sut).__name__} answers with NaN or infinite logits: nothing it says can be trusted"
         )
-    return f"{len(labels):,} test images: {accuracy(task.sut, images, labels):.2%}"
+    return f"{len(labels):,} test images: {accuracy(task.sut, images, labels, size):.2%}"
 
 
 def _seeds_failure_rate(task: SearchTask) -> str:

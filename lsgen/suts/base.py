@@ -132,14 +132,14 @@ def classification_metrics(num_classes: int) -> MetricCollection:
 
 
 @torch.no_grad()
-def predictions(sut: SUT, images: Tensor) -> Tensor:
+def predictions(sut: SUT, images: Tensor, batch_size: int = CHUNK) -> Tensor:
     """What ``sut`` takes stored images [N, C, H, W] (uint8) for, [N] on the CPU."""
-    return torch.cat([sut.logits(from_uint8(x.to(sut.device))).argmax(1).cpu() for x in images.split(CHUNK)])
+    return torch.cat([sut.logits(from_uint8(x.to(sut.device))).argmax(1).cpu() for x in images.split(batch_size)])
 
 
-def accuracy(sut: SUT, images: Tensor, labels: Tensor) -> float:
+def accuracy(sut: SUT, images: Tensor, labels: Tensor, batch_size: int = CHUNK) -> float:
     """Share of stored images [N, C, H, W] (uint8) that ``sut`` classifies as their label [N]."""
-    return (predictions(sut, images) == labels.cpu()).double().mean().item()
+    return (predictions(sut, images, batch_size) == labels.cpu()).double().mean().item()
 
 
 def pretrained(path: str | Path) -> SUT:

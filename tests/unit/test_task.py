@@ -105,6 +105,24 @@ def test_every_searcher_makes_a_suite_and_counts_its_queries(name, data, tmp_pat
     assert suite.summary["queries"] == total
 
 
+class Largest(Linear):
+    """Knows the largest batch that it was shown."""
+
+    batch = 0
+
+    def logits(self, x):
+        self.batch = max(self.batch, len(x))
+        return super().logits(x)
+
+
+@pytest.mark.parametrize("size", [4, 32, 64])
+def test_no_batch_is_larger_than_it_may_be(size, tmp_path):
+    data = ImageData(name="npz", path=str(write_npz(tmp_path / "data", n=600, classes=CLASSES)))
+    sut = Largest(num_classes=CLASSES)
+    search(data, LatentPGD(steps=2), DataSeeds(per_class=60), tmp_path, sut=sut, eval_batch_size=size)
+    assert sut.batch == size
+
+
 def test_targets_each_other_class_once_and_the_escape_matrix(data, tmp_path):
     suite, _ = search(data, LatentPGD(steps=40, radius=1.0), DataSeeds(per_class=4, target="each"), tmp_path)
     table = suite.table
