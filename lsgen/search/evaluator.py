@@ -27,7 +27,7 @@ FEW = (1, 4, 8, 16)  # for searches whose rounds fit into them, which 32 would f
 CLEARLY = 0.99  # of the time of the best so far
 ROWS, PASSES = 256, 8  # of a turn, at most: one small pass between large ones is faster than a row of them
 TURNS, ALL_TURNS = 9, 3.0  # how often each size is timed at most, and the seconds after which no other turn begins
-SHRINKING = (0.1, 0.4, 0.7, 1.0)  # shares of the candidates that are left, where seeds end or some need no look
+SHRINKING = (0.2, 0.6, 1.0)  # shares of the candidates that are left, where seeds end or some need no look
 LONG = 2.0  # seconds of a pass after which no larger size is tried
 FP16_SCALE = 4096.0  # a power of two, so that it costs no precision
 
