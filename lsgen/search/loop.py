@@ -25,7 +25,8 @@ class Lane:
     active: Tensor  # [S] those that are still searched, by their place in the block
     state: Any  # of the searcher
     rng: SeedRandom
-    asked: Round  # the candidates of the step that comes next
+    spent: int = 0  # queries of each of them, with those that were asked last
+    asked: Round | None = None  # the candidates of the step that comes next; None: there is no budget for it
 
     def keep(self, going: Tensor) -> None:
         """Goes on with those of the active seeds that are at ``going``, on the CPU."""
@@ -67,10 +68,9 @@ class Loop:
             outcome.forward[active] += solution.forward
             outcome.backward[active] += solution.backward
             return
-        lanes, spent = self._line_up(where, rng), 0
+        lanes = self._line_up(where, rng)
         for step in range(searcher.steps):
-            spent += self.passes * lanes[0].asked.latent.shape[1]
-            if spent > self.limit:
+            if lanes[0].asked is None:
                 outcome.cut_budget(step)
                 break
             done = [(lane.active, self._step(lane, step)) for lane in lanes]
@@ -88,19 +88,31 @@ class Loop:
         parts, lanes = [where[i::n] for i in range(n)], []
         for part, own in zip(parts, rng.split(parts), strict=True):
             active = part.to(self.seeds.label.device)
-            some = state.take(active)
-            lanes.append(Lane(active, some, own, self.stream.put(self.searcher.ask(some), self.seeds.take(active))))
+            lanes.append(Lane(active, state.take(active), own))
+            if self.searcher.steps:
+                self._ask(lanes[-1])
         return lanes
+
+    def _ask(self, lane: Lane, rows: Tensor | None = None) -> None:
+        """Lines up a lane's next candidates, or those at ``rows``, where the budget allows it.
+
+        Every lane has the same number of candidates a seed, so that they come to the budget's end in the same step.
+        """
+        candidates = self.searcher.ask(lane.state)
+        lane.spent += self.passes * candidates.shape[1]
+        within = lane.spent <= self.limit
+        lane.asked = self.stream.put(candidates, self.seeds.take(lane.active), rows) if within else None
 
     def _step(self, lane: Lane, step: int) -> Evaluation:
         """One step of a lane; its next candidates get in line."""
+        assert lane.asked is not None
         evaluation = self.stream.get(lane.asked)
         self.outcome.count(lane.active, evaluation, step, self.passes)
         lane.state = self.searcher.tell(lane.state, evaluation, lane.rng)
         going, rows = self._stop_test(lane, evaluation)
         lane.keep(going)
         if len(lane.active) and step + 1 < self.searcher.steps:
-            lane.asked = self.stream.put(self.searcher.ask(lane.state), self.seeds.take(lane.active), rows)
+            self._ask(lane, rows)
         return evaluation
 
     def _stop_test(self, lane: Lane, evaluation: Evaluation) -> tuple[Tensor, Tensor | None]:

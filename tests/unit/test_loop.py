@@ -11,9 +11,19 @@ from tests.toys import Linear, Pixels
 from tests.unit.test_searchers import SEARCHERS, problem
 
 
+class Asked(Linear):
+    """Counts the images that it is asked about; padding is black."""
+
+    count = 0
+
+    def logits(self, x):
+        self.count += int((x.flatten(1).sum(1) > 0).sum())
+        return super().logits(x)
+
+
 def searched(searcher, *, seeds: int = 11, chunk: int = 8, seen=None, out=(3,), **limits) -> Outcome:
     """A search of some seeds, of which those at ``out`` are not viable; ``seen`` takes down what callbacks are told."""
-    sut, pixels = Linear(), Pixels()
+    sut, pixels = Asked(), Pixels()
     source = PairSeeds() if searcher.needs_other else PriorSeeds()
     task = SearchTask(generator=pixels, sut=sut, searcher=searcher, seeds=source, eval_batch_size=chunk, **limits)
     task.evaluator.chunk = chunk
@@ -26,7 +36,9 @@ def searched(searcher, *, seeds: int = 11, chunk: int = 8, seen=None, out=(3,), 
     viable[list(out)] = False
     outcome = Outcome.at(start, torch.zeros_like(viable), viable, task.searcher.steps)
     with torch.no_grad():
+        sut.count = 0
         task.run(outcome, start, viable, SeedRandom(0, 0, seeds))
+    assert sut.count * task.passes(score=True) == outcome.forward.sum()  # nobody is shown who is not counted
     return outcome
 
 
