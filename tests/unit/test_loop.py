@@ -7,18 +7,8 @@ from lsgen.search import LatentPGD, MarginGA, PairSeeds, PriorSeeds, SearchTask,
 from lsgen.search.cases import Outcome
 from lsgen.search.stream import Stream, passes_a_round
 from lsgen.types import Seeds
-from tests.toys import Linear, Pixels
+from tests.toys import Asked, Pixels
 from tests.unit.test_searchers import SEARCHERS, problem
-
-
-class Asked(Linear):
-    """Counts the images that it is asked about; padding is black."""
-
-    count = 0
-
-    def logits(self, x):
-        self.count += int((x.flatten(1).sum(1) > 0).sum())
-        return super().logits(x)
 
 
 def searched(searcher, *, seeds: int = 11, chunk: int = 8, seen=None, out=(3,), **limits) -> Outcome:

@@ -42,7 +42,7 @@ from lsgen.search.art import ArtAttack
 from lsgen.search.seeds import first_of_each
 from lsgen.trainer import Trainer
 from lsgen.types import Candidates
-from tests.toys import Linear, Pixels, write_npz
+from tests.toys import Asked, Linear, Pixels, write_npz
 from tests.unit.test_searchers import SEARCHERS
 
 CLASSES = 3
@@ -66,16 +66,6 @@ def search(data, searcher, seeds, folder, *, sut=None, **more):
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="the SUT reads only")
         return trainer.search(task, datamodule=data, out=str(folder / "suite")), task
-
-
-class Asked(Linear):
-    """Counts the images that it is asked about, padding left out (the toy decoder makes padding black)."""
-
-    count = 0
-
-    def logits(self, x):
-        self.count += int((x.flatten(1).sum(1) > 0).sum())
-        return super().logits(x)
 
 
 @pytest.mark.parametrize("name", SEARCHERS)
