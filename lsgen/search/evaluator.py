@@ -22,6 +22,7 @@ from lsgen.suts import SUT
 from lsgen.types import Candidates, Evaluation, Seeds, from_uint8, round8, to_uint8
 
 CHUNK_SIZES = (32, 64, 128, 256, 512)
+LANES = 2  # of rounds, which alternate: while half of the candidates fill a chunk, none is padded
 MULTIPLE = 32  # of chunk sizes: rows of a ragged last tile may be added up in another order
 FEW = (1, 4, 8, 16)  # for searches whose rounds fit into them, which 32 would fill with padding
 CLEARLY = 0.99  # of the time of the best so far
@@ -72,6 +73,11 @@ class Evaluator:
         self.generator, self.sut, self.objective, self.criterion = generator, sut, objective, criterion
         self.chunk = chunk
         self.decode, self.logits = generator.decode, sut.logits
+
+    @property
+    def lanes(self) -> int:
+        """Parts in which rounds that take several passes come; each of them makes the host wait for a GPU."""
+        return LANES if self.generator.device.type == "cpu" else 1
 
     def compile(self) -> None:
         """Compiles decoder and SUT, for the one batch shape there is."""
@@ -178,7 +184,7 @@ class Evaluator:
         best, best_time = FEW[-1], float("inf")
         for size, seconds in times.items():
             rounds = (math.ceil(share * candidates) for share in ((1.0,) if steady else SHRINKING))
-            whole = seconds * mean(passes_a_round(n, size) for n in rounds)
+            whole = seconds * mean(passes_a_round(n, size, self.lanes) for n in rounds)
             if whole < CLEARLY * best_time:
                 best, best_time = size, whole
         return best

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lsgen.search.base import SeedRandom
 from lsgen.search.cases import Outcome
-from lsgen.search.stream import LANES, Round, Stream
+from lsgen.search.stream import Round, Stream
 from lsgen.types import Evaluation, Seeds
 
 if TYPE_CHECKING:
@@ -39,8 +39,9 @@ class Lane:
 class Loop:
     """Asks and tells until the budget is spent or every seed is done; a seed that is done costs nothing more.
 
-    Seeds go in two lanes: while one lane's last candidates are shown to the networks, the other's first ones fill up
-    the chunk. No result depends on it. The host waits for the device once a step of each lane, in :meth:`_stop_test`.
+    On a CPU, seeds go in two lanes: while one lane's last candidates are shown to the networks, the other's first ones
+    fill up the chunk. No result depends on it. The host waits for the device once a step of a lane, in
+    :meth:`_stop_test`; so on a GPU, where a wait costs something and padding little, there is one lane.
 
     Args:
         task: Whose searcher, networks and limits these are.
@@ -84,7 +85,7 @@ class Loop:
     def _line_up(self, where: Tensor, rng: SeedRandom) -> list[Lane]:
         """The seeds at ``where``, on the CPU, in lanes, their first candidates on the way."""
         state = self.searcher.init(self.seeds, rng)
-        n = min(LANES, len(where)) if len(where) * self.searcher.candidates > self.evaluator.chunk else 1
+        n = min(self.evaluator.lanes, len(where)) if len(where) * self.searcher.candidates > self.evaluator.chunk else 1
         parts, lanes = [where[i::n] for i in range(n)], []
         for part, own in zip(parts, rng.split(parts), strict=True):
             active = part.to(self.seeds.label.device)

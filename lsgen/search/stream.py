@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from lsgen.search.evaluator import Evaluator
 
 
-LANES = 2  # parts of a block's seeds whose rounds alternate: while half of the candidates fill a chunk, none is padded
 TRIED = 40  # passes that are gone through to learn how full they are
 
 
@@ -109,18 +108,18 @@ class Stream:
             start += n
 
 
-def passes_a_round(candidates: int, chunk: int) -> float:
+def passes_a_round(candidates: int, chunk: int, lanes: int) -> float:
     """Passes that a round of so many candidates takes on average, its lanes filling up each other's chunks.
 
     Example:
-        >>> passes_a_round(100, 32), passes_a_round(100, 64), passes_a_round(100, 128)
-        (3.125, 1.6, 1.0)
+        >>> passes_a_round(100, 32, lanes=2), passes_a_round(100, 64, lanes=2), passes_a_round(100, 64, lanes=1)
+        (3.125, 1.6, 2.0)
     """
-    if candidates <= chunk:
-        return 1.0
-    if LANES * chunk <= (LANES - 1) * candidates:
+    if candidates <= chunk or lanes == 1:
+        return float(-(-candidates // chunk))
+    if lanes * chunk <= (lanes - 1) * candidates:
         return candidates / chunk
-    waiting, answered = deque((n, n) for n in (candidates // 2, -(-candidates // 2))), 0
+    waiting, answered = deque((n, n) for n in (len(range(i, candidates, lanes)) for i in range(lanes))), 0
     for _ in range(TRIED):
         room, ended = chunk, []
         while room and waiting:

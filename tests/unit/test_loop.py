@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from lsgen.search import LatentPGD, MarginGA, PairSeeds, PriorSeeds, SearchTask, SeedRandom, loop
+from lsgen.search import LatentPGD, MarginGA, PairSeeds, PriorSeeds, SearchTask, SeedRandom, evaluator, loop
 from lsgen.search.cases import Outcome
 from lsgen.search.stream import Stream, passes_a_round
 from lsgen.types import Seeds
@@ -37,7 +37,7 @@ def searched(searcher, *, seeds: int = 11, chunk: int = 8, seen=None, out=(3,), 
 def test_every_searcher_does_the_same_in_any_number_of_lanes(make, limits, monkeypatch):
     found = []
     for lanes in (1, 2, 3):
-        monkeypatch.setattr(loop, "LANES", lanes)
+        monkeypatch.setattr(evaluator, "LANES", lanes)
         found.append(searched(make(), **limits))
     for name in ("latent", "iterations", "forward", "backward", "broken"):
         assert all(torch.equal(getattr(found[0], name), getattr(other, name)) for other in found[1:]), name
@@ -56,13 +56,15 @@ def passes(searcher, monkeypatch, **problem) -> int:
 def test_nothing_is_padding_while_another_lane_waits(monkeypatch):
     problem = {"seeds": 100, "chunk": 32}
     assert passes(LatentPGD(steps=16), monkeypatch, **problem) == 100 * 16 // 32
-    monkeypatch.setattr(loop, "LANES", 1)
+    monkeypatch.setattr(evaluator, "LANES", 1)
     assert passes(LatentPGD(steps=16), monkeypatch, **problem) == 4 * 16
 
 
+@pytest.mark.parametrize("lanes", [1, 2, 3])
 @pytest.mark.parametrize(("seeds", "chunk"), [(40, 32), (70, 64), (90, 32), (100, 64), (100, 96), (500, 64)])
-def test_the_number_of_passes_is_known_in_advance(seeds, chunk, monkeypatch):
-    known = passes_a_round(seeds, chunk)
+def test_the_number_of_passes_is_known_in_advance(seeds, chunk, lanes, monkeypatch):
+    monkeypatch.setattr(evaluator, "LANES", lanes)
+    known = passes_a_round(seeds, chunk, lanes)
     assert passes(LatentPGD(steps=40), monkeypatch, seeds=seeds, chunk=chunk) == pytest.approx(40 * known, rel=0.03)
 
 

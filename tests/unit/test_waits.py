@@ -9,9 +9,10 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
+from lsgen.objectives import CrossEntropy, Misclassified
 from lsgen.search import HillClimb, LatentPGD, PriorSeeds, SearchTask, SeedRandom
 from lsgen.search.cases import Outcome
-from lsgen.search.loop import LANES
+from lsgen.search.evaluator import Evaluator
 from lsgen.surprise import DSA, LSA, SurpriseDistance
 from lsgen.types import Seeds
 from tests.toys import Linear, Pixels
@@ -68,10 +69,20 @@ STEPPING = {name: make for name, make in SEARCHERS.items() if make().steps or na
 
 
 @pytest.mark.parametrize("name", STEPPING)
-def test_the_host_waits_once_a_step_of_each_lane(name):
-    searcher = STEPPING[name]()
-    lanes = LANES if 7 * searcher.candidates > 32 else 1
-    assert waits(searcher, steps=6) <= 1 + 6 * lanes  # the first is for the seeds that are viable
+def test_the_host_waits_for_a_gpu_once_a_step(name, monkeypatch):
+    monkeypatch.setattr(Evaluator, "lanes", 1)  # as on a GPU
+    assert waits(STEPPING[name](), steps=6) <= 1 + 6  # the first is for the seeds that are viable
+
+
+class OnGPU(Pixels):
+    """Says that it is on a GPU."""
+
+    device = torch.device("cuda")
+
+
+def test_seeds_go_in_one_lane_on_a_gpu():
+    on_cpu, on_gpu = (Evaluator(g, Linear(), CrossEntropy(), Misclassified()) for g in (Pixels(), OnGPU()))
+    assert on_cpu.lanes > on_gpu.lanes == 1
 
 
 @pytest.mark.parametrize(("surprise", "more"), [(LSA(min_std=0.1, max_units=4), 0), (DSA(), 1)])
