@@ -11,6 +11,7 @@ import fcntl
 import json
 import os
 import re
+import warnings
 from collections.abc import Callable, Iterator
 from functools import cached_property
 from pathlib import Path
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
 
 FORMAT_VERSION = 1
 LOCK = ".lock"  # left where it is: without it, two processes could lock two files of one name
+WRONG_PLACE = {errno.EACCES, errno.EPERM, errno.ENOENT, errno.ENOTDIR, errno.EEXIST, errno.EROFS, errno.ELOOP}
+WRONG_PLACE |= {errno.ENAMETOOLONG}
+WITHOUT_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP}  # said by some network file systems
 SECONDS = b"lsgen.seconds"  # Parquet metadata of a part: time is no column, so that equal suites are equal files
 
 _INT = ("id", "seed_id", "source_index", "label", "target", "other_index", "other_label", "seed_predicted")
@@ -67,6 +71,7 @@ class Suite:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
+        self._failures: dict[int, int] = {}  # of blocks that were counted: a whole one never changes
 
     def __repr__(self) -> str:
         return f"Suite({str(self.path)!r})"
@@ -190,8 +195,12 @@ class Suite:
                 os.close(descriptor)
                 raise
             return descriptor
-        except (PermissionError, FileNotFoundError, NotADirectoryError) as error:
-            raise InputError(f"cannot write to {self.path} ({error.strerror}): choose another --out") from error
+        except OSError as error:
+            if error.errno not in WRONG_PLACE:
+                raise
+            raise InputError(
+                f"cannot write to {self.path} ({os.strerror(error.errno)}): choose another --out"
+            ) from error
 
     def update_manifest(self, **changes: Any) -> None:
         """Changes entries of the manifest."""
@@ -212,11 +221,11 @@ class Suite:
 
     def count_failures(self) -> int:
         """Failures in the blocks that are on disk now, whichever process wrote them."""
-        found = 0
-        for file in (self.path / "parts").glob("block-*.parquet"):
-            part = pq.read_table(file, columns=["failed", "viable"])
-            found += int(pc.sum(pc.and_(part["failed"], part["viable"])).as_py() or 0)
-        return found
+        for number in set(range(self.manifest["blocks"])) - self._failures.keys():
+            if self._is_whole(number):
+                part = self._part(number)
+                self._failures[number] = int(pc.sum(pc.and_(part["failed"], part["viable"])).as_py() or 0)
+        return sum(self._failures.values())
 
     def finish(self, stopped_by: str | None = None) -> None:
         """Joins the blocks and writes the summary, once all are there."""
@@ -339,6 +348,9 @@ def lock(folder: Path) -> int:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
+        if error.errno in WITHOUT_LOCKS:
+            warnings.warn(f"{folder} is on a file system without locks: let no other search write there", stacklevel=2)
+            return descriptor
         os.close(descriptor)
         raise InputError(f"another process is writing to {folder}: wait for it, or choose another --out") from error
     return descriptor

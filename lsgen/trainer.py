@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +11,17 @@ import lightning.pytorch as pl
 from lightning.pytorch import Callback, LightningDataModule, LightningModule
 from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint, ProgressBar
 from lightning.pytorch.loggers import CSVLogger
+from lightning.pytorch.strategies import DDPStrategy
 
+from lsgen.errors import InputError
 from lsgen.loggers import log_figure, sinks
 from lsgen.memory import keep_freed_memory
 from lsgen.search.callbacks import Preflight, SearchCallback, SearchProgress, SuiteWriter, check_task
 from lsgen.search.task import SearchTask
 from lsgen.search.tracking import RunInfo, SearchLogging, run_labels
 from lsgen.suite import Suite
+
+LONGEST_BLOCK = timedelta(days=7)
 
 
 class Trainer(pl.Trainer):
@@ -79,6 +84,8 @@ class Trainer(pl.Trainer):
             out: Folder of the suite; runs/<config name>-<8 hex digits> by default.
         """
         check_task(model)
+        if isinstance(self.strategy, DDPStrategy):
+            self._settle(self.strategy)
         self._begin("search", model, datamodule)
         self.predict_loop.inference_mode = False  # gradients to the latent are needed
         writer = SuiteWriter(out, self.search_name, self.search_config)
@@ -94,6 +101,13 @@ class Trainer(pl.Trainer):
             writer.close()
         self.suite = writer.suite
         return writer.suite
+
+    @staticmethod
+    def _settle(strategy: DDPStrategy) -> None:
+        """Lets processes that are done wait for the others, however long their last blocks take."""
+        if strategy._start_method != "popen":
+            raise InputError("a search on several processes needs strategy: ddp, whose processes start on their own")
+        strategy._timeout = max(strategy._timeout or LONGEST_BLOCK, LONGEST_BLOCK)  # no setter; half an hour by default
 
     def _begin(self, command: str, model: LightningModule | None, *given: Any) -> None:
         """Tells loggers what the run is about before Lightning opens them, and keeps memory from going to and fro."""

@@ -26,7 +26,6 @@ from lsgen.generators import Generator
 from lsgen.lightning_cli import LsgenCLI
 from lsgen.messages import explain
 from lsgen.search import SearchTask
-from lsgen.search.base import Searcher
 from lsgen.search.callbacks import LOOK
 from lsgen.types import describe
 
@@ -228,20 +227,14 @@ def reason_of(error: BaseException) -> str:
 
 def most_queries(task: SearchTask) -> int | None:
     """Images that the SUT may see; None where the method decides by itself."""
-    searcher = task.searcher
-    if type(searcher).solve is not Searcher.solve:
-        return None
-    looks = min(searcher.steps, 1) + 1  # at the seed, and at what became of it
-    rounds = searcher.candidates * searcher.steps + searcher.first * min(searcher.steps, 1)
-    each = rounds * task.passes(score=True) + looks * task.passes(score=False)
-    return len(task.plan) * min(each, task.max_queries or each)
+    return None if task.asks_by_itself else len(task.plan) * task.most_queries
 
 
 def most_passes(task: SearchTask) -> int:
     """Images that go through the networks when no seed ends early; batches that are not full count as full."""
     searcher, size = task.searcher, min(task.block_size, len(task.plan))
-    first = _padded(size * searcher.first) if searcher.steps else 0
-    of_block = searcher.steps * _padded(size * searcher.candidates) + first + 2 * _padded(size)
+    first = _padded(size * searcher.first) if task.rounds else 0
+    of_block = task.rounds * _padded(size * searcher.candidates) + first + 2 * _padded(size)
     return of_block * -(-len(task.plan) // size)
 
 

@@ -39,7 +39,7 @@ class SeedRandom:
         self.generator = torch.Generator().manual_seed((int(high) << 31) ^ int(low))
         self.size, self.device = size, torch.device(device)
         self._active = torch.arange(size)
-        self._drawn: deque[Tensor] = deque()  # by another part, for all seeds of the block
+        self._drawn: deque[tuple[Any, Tensor]] = deque()  # by another part, for all seeds of the block: what, and it
         self._parts: list[SeedRandom] = [self]
 
     def split(self, parts: Sequence[Tensor]) -> list[SeedRandom]:
@@ -70,8 +70,14 @@ class SeedRandom:
             draws = kind(self.size, *shape, generator=self.generator)
             for part in self._parts:
                 if len(part._active):  # a part without seeds never asks again
-                    part._drawn.append(draws)
-        return self._cut(self._drawn.popleft())
+                    part._drawn.append(((kind, shape), draws))
+        what, draws = self._drawn.popleft()
+        if what != (kind, shape):
+            raise RuntimeError(
+                f"a searcher must draw the same shapes in each step, whichever seeds are left: another lane of seeds "
+                f"drew {what[1]} by {what[0].__name__} where this one draws {shape} by {kind.__name__}"
+            )
+        return self._cut(draws)
 
     def _cut(self, draws: Tensor) -> Tensor:
         draws = draws if len(self._active) == self.size else draws[self._active]
@@ -94,16 +100,19 @@ class Searcher(ABC):
 
     A searcher works on all seeds of a block at once and keeps what it knows in an explicit state. The task calls
     ``bind`` once for the whole search; for each block ``init`` once, then up to ``steps`` times ``ask`` and ``tell``,
-    and ``result`` at the end.
+    and ``result`` at the end. Some seeds of a block may be a step ahead of others: each step must draw the same shapes
+    from ``rng`` in the same order, whichever seeds are left.
 
     Attributes:
         steps: Rounds of ask and tell; the budget of each seed.
-        candidates: Candidates of a seed in most rounds; the batch size is chosen for them.
+        candidates: Candidates of a seed in a round.
         first: Those of the first round beyond that.
         needs_grad: Whether ``tell`` uses the gradient of the fitness.
         needs_other: Whether seeds must come with the latent of another image.
         stops_at_success: Whether a seed is done with the first candidate that satisfies the criterion.
         viable_seeds_only: Whether seeds that the SUT already gets wrong are left out.
+        final_look: Whether the candidates of the last state are scored once more, and the best of them is what a seed
+            ends with; otherwise it is what :meth:`result` says.
         has_seed: Whether a case is a change of a seed, so that distances from it mean something.
         box: Where coordinates must lie: [0, 1] where they are pixels; None for latents, which may be anything.
     """
@@ -113,6 +122,7 @@ class Searcher(ABC):
     viable_seeds_only: ClassVar[bool] = False
     has_seed: ClassVar[bool] = True
     stops_at_success: bool = True
+    final_look: bool = False
     candidates: int = 1
     first: int = 0
     steps: int
@@ -149,7 +159,7 @@ class Searcher(ABC):
 
     @abstractmethod
     def ask(self, state: Any) -> Tensor:
-        """Candidates to evaluate, [S, P, *L]; P may differ from round to round."""
+        """Candidates to evaluate, [S, P, *L]; P is ``candidates``, in the first round ``first`` more."""
 
     @abstractmethod
     def tell(self, state: Any, evaluation: Evaluation, rng: SeedRandom) -> SearchState:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from lsgen.errors import InputError
 from lsgen.generators.quality import reconstruction_accuracy, sample_accuracy
-from lsgen.search.base import Searcher, SeedRandom
+from lsgen.search.base import SeedRandom
 from lsgen.suite import Suite
 from lsgen.suts import accuracy
 from lsgen.types import Evaluation, Seeds, describe, from_uint8
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 LOOK = 1000  # seeds, samples and test images that are looked at before the first step
 LOOK_SECONDS = 10.0  # for the samples: of a slow generator there are fewer, but at least a tenth
 STOPS = (None, "max_seconds", "max_failures")  # what may end a search
+FEW_IMAGES = 8  # test images that a SUT must have some answer to
 BLINK = 0.1  # seconds between two looks at numbers for the bar
 READABLE = 0.9  # share of plain samples that the SUT must read for its failures to mean something
 PACKAGES = ("lsgen", "torch", "torchvision", "lightning", "torchmetrics", "safetensors", "pyarrow", "numpy")
@@ -101,8 +102,8 @@ class SearchProgress(TQDMProgressBar, SearchCallback):
         """Shows the failure rate with this block in it."""
         if self.is_enabled:
             rate = task.live["failure_rate"]
-            if rate.update_called:
-                self._so_far = {"FR": f"{float(rate.compute()):.1%}"}
+            if rate.update_called and math.isfinite(so_far := float(rate.compute())):
+                self._so_far = {"FR": f"{so_far:.1%}"}
             self._show()
 
     def _show(self, **more: str) -> None:
@@ -129,7 +130,7 @@ class Preflight(SearchCallback):
         blocks = "block" if task.num_blocks == 1 else "blocks"
         print(
             f"{type(searcher).__name__}: {seeds:,} seeds in {task.num_blocks} {blocks} ({len(task.pending)} to do), "
-            f"{searcher.steps} steps each, batches of {task.chunk}; {_estimate(task, each, trainer.world_size)}"
+            f"{task.rounds} steps each, batches of {task.chunk}; {_estimate(task, each, trainer.world_size)}"
         )
         if readable < READABLE and task.generator.latent.kind != "pixels":  # an image itself is no generator's fault
             rank_zero_warn(
@@ -149,11 +150,6 @@ def _readable(task: SearchTask, n: int) -> tuple[float, str]:
 
 def _clean_accuracy(task: SearchTask) -> str:
     (images, labels), size = task.data["test"].spread(LOOK), task.evaluator.chunk
-    few = from_uint8(images[:: max(1, len(images) // 32)].to(task.sut.device))
-    if not any(bool(task.sut.logits(part).isfinite().all(1).any()) for part in few.split(size)):
-        raise InputError(
-            f"{type(task.sut).__name__} answers with NaN or infinite logits: nothing it says can be trusted"
-        )
     return f"{len(labels):,} test images: {accuracy(task.sut, images, labels, size):.2%}"
 
 
@@ -168,18 +164,13 @@ def _seeds_failure_rate(task: SearchTask) -> str:
 def _estimate(task: SearchTask, judged: float, processes: int) -> str:
     """Queries and time at the speed of now, ``judged`` seconds for an image; early stops make it less."""
     assert task.chunk is not None
-    searcher, evaluator = task.searcher, task.evaluator
-    if type(searcher).solve is not Searcher.solve:
+    if task.asks_by_itself:
         return "as many SUT queries as the method asks by itself"
-    candidates = searcher.candidates * searcher.steps + searcher.first * min(searcher.steps, 1)
-    stepped = evaluator.seconds_per_image(task.chunk, needs_grad=searcher.needs_grad) if searcher.steps else 0.0
-    seeds = min(len(task.pending) * task.block_size, len(task.plan))
-    looks = 1 if searcher.steps == 0 else 2  # at the seed, and at what became of it
-    if task.max_queries is not None:
-        candidates = min(candidates, (task.max_queries - looks * task.passes(score=False)) // task.passes(score=True))
-    seconds = seeds * (looks * judged + candidates * stepped) / processes
-    queries = seeds * (candidates * task.passes(score=True) + looks * task.passes(score=False))
-    return f"at most {queries:,} SUT queries, {duration(seconds)}"
+    seeds, stepped = min(len(task.pending) * task.block_size, len(task.plan)), 0.0
+    if task.rounds:
+        stepped = task.evaluator.seconds_per_image(task.chunk, needs_grad=task.searcher.needs_grad)
+    each = task.queries_beside_rounds * judged + task.candidates_of_a_seed * stepped
+    return f"at most {seeds * task.most_queries:,} SUT queries, {duration(seeds * each / processes)}"
 
 
 def duration(seconds: float) -> str:
@@ -225,6 +216,7 @@ class SuiteWriter(SearchCallback):
     def _open(self, task: SearchTask, identity: str) -> tuple[list[int], int | None, str | None]:
         """Blocks to do, batch size of an earlier start, and why the folder cannot be used, if so."""
         try:
+            _check_answers(task)
             self._lock = self.suite.open(_manifest(task, identity), self.config or _yaml(search_config(task)))
         except InputError as error:
             return [], None, str(error)
@@ -242,9 +234,10 @@ class SuiteWriter(SearchCallback):
             self._lock = None
 
     def on_search_start(self, trainer: Trainer, task: SearchTask) -> None:
-        """Stores the batch size that was settled on, so that a resumed search uses it too."""
+        """Stores the batch size that was settled on before any block is, so that a resumed search uses it too."""
         if trainer.is_global_zero:
             self.suite.update_manifest(eval_batch_size=task.chunk, stopped_by=None)
+        trainer.strategy.barrier("lsgen.suite.open")
 
     def on_search_batch_end(self, trainer: Trainer, task: SearchTask, cases: Cases) -> None:
         """Writes the block."""
@@ -257,6 +250,17 @@ class SuiteWriter(SearchCallback):
         if trainer.is_global_zero and not self.suite.finished:
             self.suite.finish(stopped_by=reason)
         trainer.strategy.barrier("lsgen.suite.joined")
+
+
+@torch.no_grad()
+def _check_answers(task: SearchTask) -> None:
+    """Refuses a SUT that has no finite answer to any of a few test images, before a folder is made."""
+    images = from_uint8(task.data["test"].spread(FEW_IMAGES)[0].to(task.sut.device))
+    size, sut = FEW_IMAGES if task.eval_batch_size == "auto" else task.eval_batch_size, task.sut.eval()
+    if not any(bool(sut.logits(part).isfinite().all(1).any()) for part in images.split(size)):
+        raise InputError(
+            f"{type(task.sut).__name__} answers with NaN or infinite logits: nothing it says can be trusted"
+        )
 
 
 def _any_process(trainer: Trainer, reason: str | None) -> str | None:

@@ -34,7 +34,7 @@ class Outcome:
     forward: Tensor  # [S] images shown to the SUT
     backward: Tensor  # [S] images with a backward pass
     broken: Tensor  # [S] bool: retired, because a fitness or a logit was no number
-    budget: int
+    budget: int  # rounds of a seed
 
     @classmethod
     def at(cls, seeds: Seeds, success: Tensor, viable: Tensor, budget: int) -> Outcome:
@@ -51,22 +51,13 @@ class Outcome:
             self.backward[active] += candidates
         hit = torch.zeros_like(self.iterations, dtype=torch.bool)
         hit[active] = evaluation.success.any(dim=1)
-        self.note_success(hit, step)
+        self.iterations = self.iterations.where(~hit, self.iterations.clamp(max=step))  # an earlier one stays
 
     def retire(self, index: Tensor, seeds: Seeds) -> None:
         """Gives up on the seeds at ``index``: they end where they began."""
         self.broken[index] = True
         self.iterations[index] = self.budget
         self.latent[index] = seeds.latent[index]
-
-    def cut_budget(self, steps: int) -> None:
-        """The search ends for all after so many steps: that is what a seed without success has taken."""
-        self.budget = steps
-        self.iterations = self.iterations.clamp(max=steps)
-
-    def note_success(self, success: Tensor, step: int) -> None:
-        """A success at ``step`` counts unless there was an earlier one."""
-        self.iterations = self.iterations.where(~success, self.iterations.clamp(max=step))
 
 
 def tabulate(

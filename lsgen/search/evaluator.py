@@ -30,7 +30,7 @@ ROWS, PASSES = 256, 8  # of a turn, at most: one small pass between large ones i
 TURNS, ALL_TURNS = 9, 3.0  # how often each size is timed at most, and the seconds after which no other turn begins
 SHRINKING = (0.2, 0.6, 1.0)  # shares of the candidates that are left, where seeds end or some need no look
 LONG = 2.0  # seconds of a pass after which no larger size is tried
-FP16_SCALE = 4096.0  # a power of two, so that it costs no precision
+FP16_SCALE = 1024.0  # a power of two, which costs no precision; gradients of up to 64 fit
 
 
 @dataclass(frozen=True)
@@ -89,14 +89,19 @@ class Evaluator:
         parts = [self.generator.encode(from_uint8(x), y).float()[:n] for n, x, y in self._chunks(images, label)]
         return torch.cat(parts)
 
+    def images(self, latent: Tensor, label: Tensor) -> Tensor:
+        """What latents [N, *L] with labels [N] decode to, [N, C, H, W]."""
+        return torch.cat([self.decode(z, y).float()[:n] for n, z, y in self._chunks(latent, label)])
+
     def judge(self, latent: Tensor, seeds: Seeds) -> Judged:
         """What is stored for these latents [N, *L], and what the SUT says of exactly that."""
         parts = []
         for n, z, *context in self._chunks(latent, *carried(seeds)):
             decoded = self.decode(z, context[0]).float()
             image = to_uint8(decoded)
-            logits = _unless_broken(self.logits(from_uint8(image)).float(), decoded)
-            success = self.criterion(Candidates(z, from_uint8(image), logits, *context))
+            logits = self.logits(from_uint8(image)).float()
+            logits = logits.where(_whole(decoded)[:, None], torch.nan)  # 8 bits hide it
+            success = self.criterion(Candidates(z, from_uint8(image), logits, *context)) & _whole(logits)
             parts.append((image[:n], logits[:n], success[:n]))
         image, logits, success = (torch.cat(column) for column in zip(*parts, strict=True))
         return Judged(image, logits, success)
@@ -139,10 +144,10 @@ class Evaluator:
             candidates = Candidates(z, image, logits, *context)
             fitness = self.objective(candidates)
             grads = [_gradient(fitness, z)] if needs_grad else []
-            fitness = _unless_broken(fitness, decoded)
         with torch.no_grad():
-            success = self.criterion(candidates)
-        return logits.detach(), fitness.detach(), success, *grads
+            whole = _whole(decoded) & _whole(logits)
+            success = self.criterion(candidates) & whole
+        return logits.detach(), fitness.detach().where(whole, torch.nan), success, *grads
 
     def _chunks(self, *tensors: Tensor) -> Iterator[tuple]:
         """Pieces of ``chunk`` rows, the last one padded, each with its number of real rows in front.
@@ -247,10 +252,9 @@ def _even(n: int, size: int) -> int:
     return -(-rows // MULTIPLE) * MULTIPLE
 
 
-def _unless_broken(values: Tensor, decoded: Tensor) -> Tensor:
-    """Values [N, ...], NaN where the decoded image [N, C, H, W] holds something that is no number: 8 bits hide it."""
-    whole = decoded.detach().flatten(1).sum(dim=1).isfinite()  # a fifth of the time of asking every pixel
-    return values.where(whole.view(-1, *[1] * (values.dim() - 1)), torch.nan)
+def _whole(x: Tensor) -> Tensor:
+    """Which rows of decoded images or logits [N, ...] hold finite numbers only, [N] bool."""
+    return x.detach().flatten(1).sum(dim=1).isfinite()  # a fifth of the time of asking every number
 
 
 def _gradient(fitness: Tensor, z: Tensor) -> Tensor:
@@ -261,7 +265,7 @@ def _gradient(fitness: Tensor, z: Tensor) -> Tensor:
     if not fitness.requires_grad:  # no candidate has a slope, e.g. a surprise that is infinite for all
         return torch.zeros_like(z)
     (grad,) = torch.autograd.grad(fitness.sum() * scale, z)
-    return grad / scale
+    return grad.nan_to_num() / scale if half else grad  # fp16 may still overflow: no reason to give a seed up
 
 
 def use_channels_last(module: nn.Module, works: Callable[[], object]) -> None:

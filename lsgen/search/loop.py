@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -25,8 +24,7 @@ class Lane:
     active: Tensor  # [S] those that are still searched, by their place in the block
     state: Any  # of the searcher
     rng: SeedRandom
-    spent: int = 0  # queries of each of them, with those that were asked last
-    asked: Round | None = None  # the candidates of the step that comes next; None: there is no budget for it
+    asked: Round | None = None  # the candidates of the step that comes next; None: there is none
 
     def keep(self, going: Tensor) -> None:
         """Goes on with those of the active seeds that are at ``going``, on the CPU."""
@@ -44,8 +42,8 @@ class Loop:
     :meth:`_stop_test`; so on a GPU, where a wait costs something and padding little, there is one lane.
 
     Args:
-        task: Whose searcher, networks and limits these are.
-        outcome: What the search has come to; updated.
+        task: Whose searcher and networks these are.
+        outcome: What the search has come to, and its budget; updated.
         seeds: All seeds of the block.
     """
 
@@ -53,8 +51,6 @@ class Loop:
         self.task, self.outcome, self.seeds = task, outcome, seeds
         self.searcher, self.evaluator = task.searcher, task.evaluator
         self.passes = task.passes(score=True)
-        looks = 2 * task.passes(score=False)
-        self.limit = math.inf if task.max_queries is None else task.max_queries - looks  # queries of a seed
         self.stream = Stream(task.evaluator, task.searcher.needs_grad)
 
     def run(self, viable: Tensor, rng: SeedRandom) -> None:
@@ -70,17 +66,14 @@ class Loop:
             outcome.backward[active] += solution.backward
             return
         lanes = self._line_up(where, rng)
-        for step in range(searcher.steps):
-            if lanes[0].asked is None:
-                outcome.cut_budget(step)
-                break
+        for step in range(outcome.budget):
             done = [(lane.active, self._step(lane, step)) for lane in lanes]
             self.task.step_end(step, *_joined(done, self.seeds), outcome)
             lanes = [lane for lane in lanes if len(lane.active)]
             if not lanes:
                 return
         for lane in lanes:
-            outcome.latent[lane.active] = searcher.result(lane.state)
+            outcome.latent[lane.active] = self._result(lane)
 
     def _line_up(self, where: Tensor, rng: SeedRandom) -> list[Lane]:
         """The seeds at ``where``, on the CPU, in lanes, their first candidates on the way."""
@@ -90,19 +83,13 @@ class Loop:
         for part, own in zip(parts, rng.split(parts), strict=True):
             active = part.to(self.seeds.label.device)
             lanes.append(Lane(active, state.take(active), own))
-            if self.searcher.steps:
+            if self.outcome.budget:
                 self._ask(lanes[-1])
         return lanes
 
     def _ask(self, lane: Lane, rows: Tensor | None = None) -> None:
-        """Lines up a lane's next candidates, or those at ``rows``, where the budget allows it.
-
-        Every lane has the same number of candidates a seed, so that they come to the budget's end in the same step.
-        """
-        candidates = self.searcher.ask(lane.state)
-        lane.spent += self.passes * candidates.shape[1]
-        within = lane.spent <= self.limit
-        lane.asked = self.stream.put(candidates, self.seeds.take(lane.active), rows) if within else None
+        """Lines up a lane's next candidates, or those at ``rows``."""
+        lane.asked = self.stream.put(self.searcher.ask(lane.state), self.seeds.take(lane.active), rows)
 
     def _step(self, lane: Lane, step: int) -> Evaluation:
         """One step of a lane; its next candidates get in line."""
@@ -112,7 +99,7 @@ class Loop:
         lane.state = self.searcher.tell(lane.state, evaluation, lane.rng)
         going, rows = self._stop_test(lane, evaluation)
         lane.keep(going)
-        if len(lane.active) and step + 1 < self.searcher.steps:
+        if len(lane.active) and step + 1 < self.outcome.budget:
             self._ask(lane, rows)
         return evaluation
 
@@ -134,12 +121,20 @@ class Loop:
         ended = seen[:, :3].any(dim=1)
         if ended.any():
             hits, owns, retired = (column.nonzero().squeeze(1).to(active.device) for column in seen[:, :3].T)
-            self.outcome.latent[active[hits]] = _best_success(evaluation, hits)
+            self.outcome.latent[active[hits]] = _best(evaluation.take(hits))
             self.outcome.latent[active[owns]] = searcher.result(lane.state)[owns]
             self.outcome.retire(active[retired], self.seeds)
         going = (~ended).nonzero().squeeze(1)
         rows = None if promising is None else seen[going, 3:].flatten().nonzero().squeeze(1).to(active.device)
         return going, rows
+
+    def _result(self, lane: Lane) -> Tensor:
+        """What a lane's seeds end with when the budget is spent, [S, *L]."""
+        if not self.searcher.final_look:
+            return self.searcher.result(lane.state)
+        last = self.evaluator.score(self.searcher.ask(lane.state), self.seeds.take(lane.active), needs_grad=False)
+        self.outcome.count(lane.active, last, self.outcome.budget, self.passes)
+        return _best(last)
 
     def _promising(self, lane: Lane) -> Tensor | None:
         """Which candidates of the next round can change anything, [S, P] bool; None: all."""
@@ -151,11 +146,12 @@ class Loop:
         return self.evaluator.promising(self.searcher.ask(lane.state), self.seeds.take(lane.active), bar)
 
 
-def _best_success(evaluation: Evaluation, index: Tensor) -> Tensor:
-    """Of the seeds at ``index`` [M], the successful candidate with the lowest fitness, [M, *L]."""
-    finite = evaluation.fitness.nan_to_num(posinf=torch.finfo(torch.float32).max)  # a success may have no fitness
-    fitness = finite.where(evaluation.success, torch.inf)[index]
-    return evaluation.latent[index, fitness.argmin(dim=1)]
+def _best(evaluation: Evaluation) -> Tensor:
+    """Of each seed the candidate with the lowest fitness, of the successful ones where there are any, [S, *L]."""
+    success, most = evaluation.success, torch.finfo(torch.float32).max
+    finite = evaluation.fitness.nan_to_num(nan=most, posinf=most)  # a success may have no fitness
+    fitness = finite.where(success | ~success.any(dim=1, keepdim=True), torch.inf)
+    return evaluation.latent[torch.arange(len(fitness), device=fitness.device), fitness.argmin(dim=1)]
 
 
 def _joined(done: list[tuple[Tensor, Evaluation]], seeds: Seeds) -> tuple[Evaluation, Seeds]:

@@ -20,12 +20,11 @@ Norm = Literal["linf", "l2"]
 
 @dataclass(frozen=True)
 class PGDState(SearchState):
-    """Where each seed lies, how far its R tries have moved, and how they did."""
+    """Where each seed lies, and how far its R tries have moved."""
 
     origin: Tensor  # [S, *L]
     delta: Tensor  # [S, R, *L]
     velocity: Tensor  # [S, R, *L]
-    fitness: Tensor  # [S, R] when last looked at
 
 
 class LatentPGD(Searcher):
@@ -42,7 +41,8 @@ class LatentPGD(Searcher):
         radius: ε, of the ball.
         norm: Whether the ball bounds each coordinate (``linf``) or the Euclidean length (``l2``).
         momentum: Share of the earlier gradients, each scaled to an L1 norm of 1, that is added to the new one.
-        restarts: Tries for each seed; the first starts at the seed, the others at random points of the ball.
+        restarts: Tries for each seed; the first starts at the seed, the others at random points of the ball. The last
+            iterates of several are scored once more, and the best of them counts, a success before all others.
         early_stop: Whether a seed stops at its first success; the published method takes all steps and returns the
             last iterate, whatever lay between.
     """
@@ -71,7 +71,7 @@ class LatentPGD(Searcher):
             raise InputError(f"LatentPGD needs momentum >= 0 and restarts >= 1, got {momentum} and {restarts}")
         self.steps, self.step_size, self.radius, self.norm = steps, step_size, radius, norm
         self.momentum, self.restarts, self.early_stop = momentum, restarts, early_stop
-        self.stops_at_success, self.candidates = early_stop, restarts
+        self.stops_at_success, self.candidates, self.final_look = early_stop, restarts, restarts > 1
 
     def init(self, seeds: Seeds, rng: SeedRandom) -> PGDState:
         """Starts at the seeds, further tries anywhere in the ball."""
@@ -80,8 +80,7 @@ class LatentPGD(Searcher):
         if self.restarts > 1:
             delta[:, 1:] = self._in_ball(rng, *delta[0, 1:].shape)
             delta = self._in_box(z, delta)
-        fitness = delta.new_zeros(delta.shape[:2])
-        return PGDState(origin=z, delta=delta, velocity=torch.zeros_like(delta), fitness=fitness)
+        return PGDState(origin=z, delta=delta, velocity=torch.zeros_like(delta))
 
     def _in_ball(self, rng: SeedRandom, *shape: int) -> Tensor:
         """Points spread evenly over the ball, [S, *shape]."""
@@ -106,7 +105,7 @@ class LatentPGD(Searcher):
         else:
             delta = state.delta - self.step_size * _flat(velocity, lambda v: F.normalize(v, dim=-1))
             delta = _flat(delta, self._shorten)
-        return PGDState(state.origin, self._in_box(state.origin, delta), velocity, evaluation.fitness)
+        return PGDState(state.origin, self._in_box(state.origin, delta), velocity)
 
     def _in_box(self, origin: Tensor, delta: Tensor) -> Tensor:
         """Changes [S, R, *L] of seeds [S, *L] that lead to where latents may be; none gets longer."""
@@ -118,9 +117,8 @@ class LatentPGD(Searcher):
         return delta * (self.radius / delta.norm(dim=-1, keepdim=True).clamp(min=1e-12)).clamp(max=1)
 
     def result(self, state: PGDState) -> Tensor:
-        """The last iterate, of the try that stood best when last looked at, [S, *L]."""
-        best = state.fitness.argmin(dim=1)
-        return state.origin + state.delta[torch.arange(len(best), device=best.device), best]
+        """The last iterate of the first try, [S, *L]."""
+        return state.origin + state.delta[:, 0]
 
 
 def _flat(x: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:

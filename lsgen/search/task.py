@@ -33,6 +33,7 @@ from lsgen.search.seeds import Block, Plan, SeedSource, first_of_each
 from lsgen.suts import SUT
 from lsgen.types import Evaluation, Seeds, describe
 
+PRECISIONS = ("32-true", "bf16-mixed", "16-mixed")
 NO_BLOCK = -1  # keeps a process without work in step with the others
 
 
@@ -58,7 +59,7 @@ class SearchTask(LightningModule):
         max_queries: Most images of one seed that are shown to the SUT, the looks at the seed and at the found image
             included; a round that would go beyond it is not begun, even where some of its candidates need no look.
             By default only the searcher's steps are limited.
-        max_seconds: Time after which no further block is begun; running the search again goes on.
+        max_seconds: Time after which no further block is begun; running the search again goes on, by a block at least.
         max_failures: Failures, over all processes, after which no further block is begun.
     """
 
@@ -87,7 +88,7 @@ class SearchTask(LightningModule):
         if eval_batch_size != "auto" and not is_chunk_size(eval_batch_size):
             few = ", ".join(map(str, FEW))
             raise InputError(f"eval_batch_size must be {few}, a multiple of {MULTIPLE} or auto, got {eval_batch_size}")
-        if (max_seconds is not None and max_seconds <= 0) or (max_failures is not None and max_failures < 1):
+        if (max_seconds is not None and not max_seconds > 0) or (max_failures is not None and max_failures < 1):
             raise InputError("max_seconds must be above 0 and max_failures at least 1; null means no limit")
         if generator.image_shape != sut.image_shape or generator.num_classes != sut.num_classes:
             raise InputError(
@@ -120,17 +121,57 @@ class SearchTask(LightningModule):
         self.requires_grad_(False)
 
     def _check_max_queries(self) -> None:
-        name, looks = type(self.searcher).__name__, 2 * self.passes(score=False)
         if self.max_queries is None:
             return
-        if self.max_queries < looks:
-            raise InputError(
-                f"max_queries must be at least {looks}, for two looks at each seed, got {self.max_queries}"
-            )
-        if type(self.searcher).solve is not Searcher.solve:
+        if self.asks_by_itself:
+            name = type(self.searcher).__name__
             raise InputError(
                 f"{name} asks the SUT by itself, so max_queries cannot hold it: set its own limits instead"
             )
+        if self.max_queries < (looks := self.queries_beside_rounds):
+            raise InputError(
+                f"max_queries must be at least {looks}, for looks at a seed and at what became of it, "
+                f"got {self.max_queries}"
+            )
+
+    # --- what a seed costs ---------------------------------------------------------------------------------------
+
+    @property
+    def asks_by_itself(self) -> bool:
+        """Whether the searcher is another package's, which nobody can hold to a budget."""
+        return type(self.searcher).solve is not Searcher.solve
+
+    def passes(self, *, score: bool) -> int:
+        """SUT forward passes that one candidate costs."""
+        parts = [self.criterion, self.objective] if score else [self.criterion]
+        others = {id(sut) for part in parts for sut in part.others}
+        return 1 + sum(part.sut_passes for part in parts) + len(others)
+
+    @property
+    def queries_beside_rounds(self) -> int:
+        """Most queries of a seed for looks at it, at the last candidates where one is to be chosen, and at that one."""
+        looks = 2 if self.searcher.steps else 1
+        last = self.searcher.candidates if self.searcher.final_look else 0
+        return looks * self.passes(score=False) + last * self.passes(score=True)
+
+    @property
+    def rounds(self) -> int:
+        """Rounds of each seed: the searcher's steps, or as many as ``max_queries`` has room for."""
+        searcher = self.searcher
+        if self.max_queries is None:
+            return searcher.steps
+        room = (self.max_queries - self.queries_beside_rounds) // self.passes(score=True)
+        return min(searcher.steps, max(0, room - searcher.first) // searcher.candidates)
+
+    @property
+    def candidates_of_a_seed(self) -> int:
+        """Candidates in all rounds of a seed that never ends early."""
+        return self.rounds * self.searcher.candidates + min(self.rounds, 1) * self.searcher.first
+
+    @property
+    def most_queries(self) -> int:
+        """Queries of a seed that never ends early."""
+        return self.candidates_of_a_seed * self.passes(score=True) + self.queries_beside_rounds
 
     # --- what decides the result ---------------------------------------------------------------------------------
 
@@ -177,6 +218,8 @@ class SearchTask(LightningModule):
     def setup(self, stage: str) -> None:
         """Refuses a SUT that does not fit the data, before anything runs."""
         check_fits(self.sut, self.trainer)
+        if (precision := str(self.trainer.precision)) not in PRECISIONS:
+            raise InputError(f"precision: a search runs in {', '.join(PRECISIONS)}, latents in fp32; got {precision}")
         self.__dict__.pop("plan", None)  # of an earlier search, perhaps on other data
         if not len(self.plan):
             what = f"{type(self.seeds).__name__} gives no case: of {self.data.name} there are {self.data.num_classes}"
@@ -221,20 +264,22 @@ class SearchTask(LightningModule):
         """Settles the batch size for all processes, then tells the callbacks."""
         for metric in self.live.values():
             metric.reset()
-        self.stopped_by, self._began = None, time.monotonic()
+        self.stopped_by = None
         self.lay_out()
         for part in (self.objective, self.criterion):  # now that the SUT is on its device
             part.prepare(self.sut, self.data)
         if self.chunk is None:
             given = self.eval_batch_size
             tries = given == "auto" and self.trainer.is_global_zero
-            own = self.fastest_chunk(min(self.block_size, len(self.plan))) if tries else given
+            with self.trainer.precision_plugin.predict_step_context():
+                own = self.fastest_chunk(min(self.block_size, len(self.plan))) if tries else given
             self.chunk = int(self.trainer.strategy.broadcast(own))
         self.evaluator.chunk = self.seed_evaluator.chunk = self.chunk
         if self.compile:
             self.evaluator.compile()
         for callback in self._callbacks():
             callback.on_search_start(self.trainer, self)
+        self._began, self._searched = time.monotonic(), 0
 
     def lay_out(self) -> None:
         """Lays the networks out for speed, where they are now, unless that is not wanted or does not work."""
@@ -259,6 +304,7 @@ class SearchTask(LightningModule):
         started = time.perf_counter()
         cases = self.search_block(number)
         cases.seconds = time.perf_counter() - started
+        self._searched += 1
         counted = cases.columns["viable"]
         logits, label = cases.arrays["logits"][counted], cases.columns["label"][counted]
         for metric in self.live.values():
@@ -268,7 +314,8 @@ class SearchTask(LightningModule):
 
     def _spent(self) -> str | None:
         """The budget that is used up, if any."""
-        if self.max_seconds is not None and time.monotonic() - self._began > self.max_seconds:
+        over = self.max_seconds is not None and time.monotonic() - self._began > self.max_seconds
+        if over and self._searched:  # each run gets on by a block, however little time it is given
             return "max_seconds"
         if self.max_failures is not None and self.failures_on_disk() >= self.max_failures:
             return "max_failures"
@@ -288,7 +335,7 @@ class SearchTask(LightningModule):
         viable = first.logits.isfinite().all(1)
         if self.searcher.viable_seeds_only:
             viable &= (first.logits.argmax(1) == seeds.label) & ~first.success
-        outcome = Outcome.at(seeds, first.success, viable, self.searcher.steps)
+        outcome = Outcome.at(seeds, first.success, viable, self.rounds)
         outcome.retire((~first.logits.isfinite().all(1)).nonzero().squeeze(1), seeds)
         outcome.forward += self.passes(score=False) * ~shared
         self.run(outcome, seeds, viable, rng)
@@ -316,19 +363,13 @@ class SearchTask(LightningModule):
         outcome.retire(moved[broken], seeds)
         return first.replace(moved[~broken], found.take((~broken).nonzero().squeeze(1)))
 
-    def passes(self, *, score: bool) -> int:
-        """SUT forward passes that one candidate costs."""
-        parts = [self.criterion, self.objective] if score else [self.criterion]
-        others = {id(sut) for part in parts for sut in part.others}
-        return 1 + sum(part.sut_passes for part in parts) + len(others)
-
     def run(self, outcome: Outcome, seeds: Seeds, viable: Tensor, rng: SeedRandom) -> None:
         """Searches the viable seeds and notes what comes of them."""
         Loop(self, outcome, seeds).run(viable, rng)
 
     def step_end(self, step: int, evaluation: Evaluation, seeds: Seeds, outcome: Outcome) -> None:
         """Tells the callbacks what a step of these seeds came to."""
-        info = StepInfo(step + 1, self.searcher.steps, evaluation, seeds, outcome.iterations < outcome.budget)
+        info = StepInfo(step + 1, outcome.budget, evaluation, seeds, outcome.iterations < outcome.budget)
         for callback in self._callbacks():
             callback.on_search_step_end(self.trainer, self, info)
         self._end_if_told()

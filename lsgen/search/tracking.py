@@ -171,13 +171,14 @@ class SearchLogging(SearchCallback):
         self.step += 1
         self._queries += info.evaluation.shown * task.passes(score=True)
         if info.step % EVERY == 1 and trainer.loggers:
-            live = {"succeeded": float(info.succeeded.double().mean())}
+            live = {"succeeded": float(info.succeeded.float().mean())}
             self._log(trainer, {**self._so_far, **live_numbers(info.evaluation), **live, **self._speed()})
 
     def on_search_batch_end(self, trainer: Trainer, task: SearchTask, cases: Cases) -> None:
         """Failure rate and mean true-class probability of this process so far."""
         self.step += 1
-        self._so_far = {k: float(v.compute()) for k, v in task.live.items()}
+        so_far = {k: float(v.compute()) for k, v in task.live.items() if v.update_called}
+        self._so_far = {k: v for k, v in so_far.items() if v == v}  # while no case counts, there is none
         self._log(trainer, {**self._so_far, **self._speed()}, save=True)
 
     def on_search_end(self, trainer: Trainer, task: SearchTask) -> None:
@@ -219,7 +220,7 @@ def live_numbers(evaluation: Evaluation) -> dict[str, float]:
     best = evaluation.fitness.amin(dim=1)
     finite = best.isfinite()
     parts = (evaluation.success.any(dim=1).sum(), finite.sum(), best.where(finite, 0.0).sum())
-    hits, counted, summed = torch.stack([part.double() for part in parts]).tolist()  # the device is asked once
+    hits, counted, summed = torch.stack([part.float() for part in parts]).tolist()  # the device is asked once
     numbers: dict[str, float] = {"active_seeds": len(best), "hits": hits}
     return {**numbers, "best_fitness": summed / counted} if counted else numbers
 
@@ -238,16 +239,23 @@ class SearchGallery(SearchCallback):
         if every < 1 or seeds < 1:
             raise InputError(f"SearchGallery needs every >= 1 and seeds >= 1, got {every} and {seeds}")
         self.every, self.seeds = every, seeds
-        self._rounds = 0
+        self._step = 0  # as SearchLogging counts, so that pictures stand beside numbers
+
+    def on_search_start(self, trainer: Trainer, task: SearchTask) -> None:
+        """Starts counting."""
+        self._step = 0
+
+    def on_search_batch_end(self, trainer: Trainer, task: SearchTask, cases: Cases) -> None:
+        """Counts the block."""
+        self._step += 1
 
     def on_search_step_end(self, trainer: Trainer, task: SearchTask, info: StepInfo) -> None:
         """Draws at the first round of a block and at every k-th."""
-        self._rounds += 1
+        self._step += 1
         due = info.step % self.every == 1 or self.every == 1
         if due and trainer.is_global_zero and trainer.loggers:
-            log_image(
-                trainer, "candidates", candidate_grid(task, info.evaluation, info.seeds, self.seeds), self._rounds
-            )
+            picture = candidate_grid(task, info.evaluation, info.seeds, self.seeds)
+            log_image(trainer, "candidates", picture, self._step)
 
 
 @torch.no_grad()
@@ -257,7 +265,7 @@ def candidate_grid(task: SearchTask, evaluation: Evaluation, seeds: Seeds, n: in
 
     label, rows = seeds.label[:n], torch.arange(min(n, len(seeds.label)), device=seeds.label.device)
     best = evaluation.latent[rows, evaluation.fitness[:n].argmin(dim=1)]
-    images = torch.cat([task.evaluator.decode(z, label).float() for z in (seeds.latent[:n], best)])
+    images = torch.cat([task.evaluator.images(z, label) for z in (seeds.latent[:n], best)])
     return make_grid(images.clamp(0, 1).cpu(), nrow=len(rows), padding=1, pad_value=0.5)
 
 

@@ -231,6 +231,16 @@ def evaluation_of(seeds: Seeds) -> Evaluation:
     return Evaluation(latent, torch.zeros(len(latent), 2, CLASSES), fitness, fitness > 9, None)
 
 
+def test_the_gallery_keeps_to_the_batch_size(monkeypatch):
+    task, sizes = toy_task(), []
+    task.evaluator.chunk = 4
+    decode = task.evaluator.decode
+    monkeypatch.setattr(task.evaluator, "decode", lambda z, y: sizes.append(len(z)) or decode(z, y))
+    seeds = Seeds(torch.zeros(7, SIDE * SIDE), torch.zeros(7).long())
+    candidate_grid(task, evaluation_of(seeds), seeds, 7)
+    assert sizes == [4] * 4
+
+
 def test_the_gallery_shows_seeds_above_their_best_candidates():
     seeds = Seeds(torch.full((5, SIDE * SIDE), 0.25), torch.arange(5) % CLASSES)
     grid = candidate_grid(toy_task(), evaluation_of(seeds), seeds, 4)
@@ -247,10 +257,13 @@ def test_a_gallery_is_drawn_every_k_rounds(tmp_path):
     trainer = Trainer(default_root_dir=tmp_path, logger=logger, enable_progress_bar=False)
     seeds = Seeds(torch.zeros(5, SIDE * SIDE), torch.arange(5) % CLASSES)
     gallery, task = SearchGallery(every=4, seeds=2), toy_task()
-    for step in range(1, 11):
-        gallery.on_search_step_end(trainer, task, StepInfo(step, 10, evaluation_of(seeds), seeds, NOBODY))
+    for _ in range(2):
+        for step in range(1, 11):
+            gallery.on_search_step_end(trainer, task, StepInfo(step, 10, evaluation_of(seeds), seeds, NOBODY))
+        gallery.on_search_batch_end(trainer, task, None)
     drawn = sorted(file.name for file in (tmp_path / "logs/version_0/images").iterdir())
-    assert drawn == [f"candidates_{step:06d}.png" for step in (1, 5, 9)]
+    # of two blocks, each of which counts one more, as for numbers
+    assert drawn == [f"candidates_{step:06d}.png" for step in (1, 5, 9, 12, 16, 20)]
 
 
 @pytest.mark.parametrize("wrong", [{"every": 0}, {"seeds": 0}])

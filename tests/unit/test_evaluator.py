@@ -75,6 +75,25 @@ def test_a_fitness_without_a_slope_has_gradients_of_zero():
     assert not evaluator.score(z, Seeds(z[:, 0], torch.tensor([0, 1, 0])), needs_grad=True).grad.any()
 
 
+class Undecided(Linear):
+    """Has no answer to some images: NaN, or one infinite logit."""
+
+    def logits(self, x):
+        return super().logits(x) + torch.tensor([[0.0, 0], [torch.nan, torch.nan], [0, torch.inf], [0, -torch.inf]])
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("label", [0, 1])
+def test_no_answer_is_no_success_and_no_fitness(label):
+    """The largest of a row of NaN would be the first."""
+    evaluator = Evaluator(Pixels(), Undecided(), LatentDistance(), Misclassified(), chunk=4)
+    z, y = torch.rand(4, 16), torch.full((4,), label)
+    scored, judged = evaluator.score(z[:, None], Seeds(0 * z, y), False), evaluator.judge(z, Seeds(0 * z, y))
+    assert scored.fitness.isnan().flatten().tolist() == [False, True, True, True]
+    assert not scored.success[1:].any()
+    assert torch.equal(scored.success[:, 0], judged.success)
+
+
 def test_populations_keep_their_order(networks):
     z, y = torch.randn(6, 5, 16), torch.arange(6)
     scored = networks.score(z, Seeds(z[:, 0], y), needs_grad=False)

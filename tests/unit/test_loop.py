@@ -6,9 +6,9 @@ import torch
 from lsgen.search import LatentPGD, MarginGA, PairSeeds, PriorSeeds, SearchTask, SeedRandom, evaluator, loop
 from lsgen.search.cases import Outcome
 from lsgen.search.stream import Stream, passes_a_round
-from lsgen.types import Seeds
+from lsgen.types import Evaluation, Seeds
 from tests.toys import Asked, Pixels
-from tests.unit.test_searchers import SEARCHERS, problem
+from tests.unit.test_searchers import SEARCHERS, problem, run
 
 
 def searched(searcher, *, seeds: int = 11, chunk: int = 8, seen=None, out=(3,), **limits) -> Outcome:
@@ -72,6 +72,27 @@ def test_a_round_that_fits_into_one_chunk_stays_together(monkeypatch):
     assert passes(LatentPGD(steps=16), monkeypatch, seeds=32, chunk=32) == 16
 
 
+@pytest.mark.parametrize("lanes", [1, 2])
+@pytest.mark.parametrize("steps", [0, 1, 3])
+def test_of_several_tries_the_best_last_iterate_counts(steps, lanes, monkeypatch):
+    monkeypatch.setattr(evaluator, "LANES", lanes)
+    searcher = LatentPGD(steps=steps, step_size=0.02, radius=0.3, restarts=6)
+    found = searched(searcher, out=()).latent
+    networks, seeds = problem(seeds=11, chunk=8)
+    last = searcher.ask(run(searcher, networks, seeds, SeedRandom(0, 0, 11)))
+    best = networks.score(last, seeds, False).fitness.argmin(1)
+    assert (best > 0).any()
+    assert torch.equal(found, last[torch.arange(11), best])
+
+
+def test_a_success_counts_before_a_lower_fitness():
+    latent, nan, inf = torch.arange(4.0).expand(4, 4)[..., None], torch.nan, torch.inf
+    fitness = torch.tensor([[1, 3.0, 2, 9], [1, 3, 2, 9], [nan, 3, 2, inf], [inf, nan, inf, inf]])
+    success = torch.tensor([[0, 1, 1, 0], [0, 0, 0, 0], [0, 0, 0, 0], [0, 0, 0, 1]]).bool()
+    evaluation = Evaluation(latent, torch.zeros(4, 4, 2), fitness, success, None)
+    assert loop._best(evaluation).flatten().tolist() == [2, 0, 2, 3]
+
+
 def test_callbacks_are_told_of_whole_steps_in_the_order_of_the_block():
     seen = []
     outcome = searched(MarginGA(population=7, elites=3, generations=4, extent="high"), seen=seen, max_queries=200)
@@ -127,3 +148,10 @@ def test_parts_of_a_stream_draw_what_the_whole_would_have():
     one.normal(4)
     one.normal(4)
     assert not two._drawn  # nothing piles up for a part that has ended
+
+
+def test_parts_that_draw_differently_are_found_out():
+    one, two = SeedRandom(5, 2, 6).split([torch.tensor([0, 4]), torch.tensor([1, 2, 5])])
+    one.normal(3)
+    with pytest.raises(RuntimeError, match=r"must draw the same shapes.*\(3,\) by randn.*\(2,\) by randn"):
+        two.normal(2)

@@ -1,5 +1,6 @@
 import errno
 import os
+from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -111,6 +112,16 @@ def test_a_truncated_file_makes_its_block_not_count(suite, which, keep):
     assert Suite(suite.path).blocks == [0]
 
 
+def test_failures_are_counted_in_whole_blocks(suite):
+    for block in range(3):
+        suite.write(cases(block))
+    os.truncate(suite.path / "parts/block-00001.parquet", 10)
+    (suite.path / "arrays/block-00002.safetensors").unlink()
+    assert suite.count_failures() == 5
+    suite.write(cases(1))
+    assert suite.count_failures() == 10
+
+
 def test_a_full_disk_leaves_no_half_block_and_says_so(suite, monkeypatch):
     suite.write(cases(0))
 
@@ -188,6 +199,27 @@ def test_one_search_at_a_time_writes_to_a_folder(suite):
     os.close(held)
     os.close(Suite(suite.path).open(MANIFEST, ""))
     assert not half.exists()
+
+
+def test_a_file_system_without_locks_is_used_all_the_same(suite, monkeypatch):
+    def missing(*args):
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    monkeypatch.setattr(lsgen.suite.fcntl, "flock", missing)
+    with pytest.warns(UserWarning, match="without locks"):
+        os.close(Suite(suite.path).open(MANIFEST, ""))
+
+
+@pytest.mark.parametrize("number", [errno.EROFS, errno.EACCES, errno.ELOOP])
+def test_a_place_that_cannot_be_written_is_the_users_to_change(tmp_path, monkeypatch, number):
+    def fails(*args, **kwargs):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(Path, "mkdir", fails)
+    with pytest.raises(InputError, match=f"{os.strerror(number)}.*choose another --out"):
+        Suite(tmp_path / "s").open(MANIFEST, "")
+    with pytest.raises(InputError, match="File name too long"):
+        Suite(tmp_path / ("s" * 300)).open(MANIFEST, "")
 
 
 def test_the_same_search_goes_on_and_another_is_refused(suite):

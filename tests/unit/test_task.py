@@ -262,7 +262,7 @@ def test_budgets_end_a_search_between_blocks_and_it_goes_on_later(data, tmp_path
     assert 4 <= suite.count_failures() < 4 + 3
     slow, _ = search(data, folder=tmp_path, max_seconds=1e-9, **args)
     assert slow.manifest["stopped_by"] == "max_seconds"
-    assert len(slow.table) == len(suite.table)
+    assert len(slow.table) == len(suite.table) + 3  # one block, however little time there is
     whole, _ = search(data, folder=tmp_path, **args)
     assert whole.finished
     assert whole.manifest["stopped_by"] is None
@@ -308,6 +308,18 @@ class NaNAt(Linear):
 
     def logits(self, x):
         return super().logits(x).where(x.flatten(1).mean(1, keepdim=True) > 0.45, math.nan)
+
+
+def test_a_seed_is_given_up_when_a_candidate_has_no_answer(data, tmp_path):
+    searcher = BoundaryGA(population=8, elites=3, generations=6, start=0.2)
+    seeds, sut = DataSeeds(per_class=20), NaNAt(num_classes=CLASSES)
+    suite, _ = search(data, searcher, seeds, tmp_path, sut=sut)
+    table = suite.table[suite.table["viable"]]
+    assert table["retired"].any()
+    assert not table["success"][table["retired"]].any()
+    assert (table["iterations"][table["retired"]] == 6).all()
+    assert (table["queries"][table["retired"]] < 1 + 8 + 5 * 5).all()  # they were not searched to the end
+    assert np.isfinite(suite.array("logits")[suite.table["viable"]]).all()
 
 
 def test_a_seed_without_an_answer_is_retired_and_no_case(data, tmp_path):
@@ -589,8 +601,53 @@ def test_a_query_budget_ends_a_seeds_search_before_the_round_that_would_exceed_i
     assert set(counted["iterations"]) == {4}
 
 
+def test_what_a_seed_took_does_not_depend_on_who_else_is_in_its_block(data, tmp_path):
+    """Some seeds end on their own before the query budget does, without success."""
+    searcher = BoundaryGA(population=6, elites=3, generations=50, start=0.01, mutation=0.01, as_published=True)
+    found = [
+        search(data, searcher, DataSeeds(per_class=18), tmp_path / str(size), block_size=size, max_queries=60)[0]
+        for size in (4, 54)
+    ]
+    for suite in found:
+        missed = suite.table[suite.table["viable"] & ~suite.table["success"]]
+        assert (missed["queries"] < 60 - 3).any()
+        assert set(missed["iterations"]) == {(60 - 2 - 3) // 3}
+
+
+def test_the_last_look_at_several_tries_is_counted_and_within_the_budget(data, tmp_path):
+    searcher = LatentPGD(steps=3, restarts=4)
+    suite, task = search(data, searcher, DataSeeds(per_class=4), tmp_path / "free")
+    assert set(suite.table["queries"]) == {1 + 3 * 4 + 4 + 1} == {task.most_queries}
+    assert set(suite.table["backward_queries"]) == {3 * 4}
+    suite, task = search(data, searcher, DataSeeds(per_class=4), tmp_path / "tight", max_queries=17)
+    assert set(suite.table["queries"]) == {1 + 2 * 4 + 4 + 1} == {task.most_queries}
+
+
 def test_query_budgets_that_cannot_be_kept_are_refused(data, tmp_path):
+    with pytest.raises(InputError, match="max_queries must be at least 6"):
+        search(data, LatentPGD(restarts=4), DataSeeds(per_class=1), tmp_path, max_queries=5)
     with pytest.raises(InputError, match="max_queries must be at least 2"):
         search(data, LatentPGD(), DataSeeds(per_class=1), tmp_path, max_queries=1)
     with pytest.raises(InputError, match="ArtAttack asks the SUT by itself"):
         search(data, ArtAttack(attack="FastGradientMethod"), DataSeeds(per_class=1), tmp_path, max_queries=10)
+
+
+class Mute(Linear):
+    """Has no answer."""
+
+    def logits(self, x):
+        return super().logits(x) * math.nan
+
+
+def test_a_sut_without_answers_leaves_no_folder_behind(data, tmp_path):
+    with pytest.raises(InputError, match="NaN or infinite logits"):
+        search(data, RandomSampling(), DataSeeds(per_class=1), tmp_path, sut=Mute(num_classes=CLASSES))
+    assert not (tmp_path / "suite").exists()
+
+
+@pytest.mark.parametrize("precision", ["64-true", "bf16-true", "16-true"])
+def test_latents_stay_in_full_precision(precision, data, tmp_path):
+    parts = {"generator": Pixels(num_classes=CLASSES), "sut": Linear(num_classes=CLASSES), "seeds": DataSeeds()}
+    trainer = Trainer(default_root_dir=tmp_path, enable_progress_bar=False, logger=False, precision=precision)
+    with pytest.raises(InputError, match=f"runs in 32-true, bf16-mixed, 16-mixed.*got {precision}"):
+        trainer.search(SearchTask(**parts, searcher=LatentPGD()), datamodule=data, out=str(tmp_path / "s"))

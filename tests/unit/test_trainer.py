@@ -1,16 +1,20 @@
 import inspect
+from datetime import timedelta
 
 import lightning.pytorch as pl
 import pytest
 import torch
 from lightning.pytorch import LightningModule
+from lightning.pytorch.strategies import DDPStrategy
 from torch.utils.data import DataLoader, TensorDataset
 
 import lsgen.trainer
 from lsgen import Trainer
 from lsgen.data import ImageData
+from lsgen.errors import InputError
 from lsgen.loggers import Sink
-from tests.toys import Linear, write_npz
+from lsgen.search import PriorSeeds, RandomSampling, SearchTask
+from tests.toys import Linear, Pixels, write_npz
 
 
 class Worsening(LightningModule):
@@ -57,3 +61,13 @@ def test_loggers_are_told_what_a_run_is_about_before_they_are_opened(tmp_path, m
     trainer.test(Linear(), datamodule=data, verbose=False)
     trainer.validate(Linear(), data, verbose=False)
     assert begun == [("test", ["npz", "Linear"], tmp_path), ("validate", ["npz", "Linear"], tmp_path)]
+
+
+def test_processes_of_a_search_wait_for_each_other(tmp_path):
+    task = SearchTask(generator=Pixels(), sut=Linear(), searcher=RandomSampling(), seeds=PriorSeeds())
+    spawning = Trainer(default_root_dir=tmp_path, strategy="ddp_spawn", accelerator="cpu", devices=2, logger=False)
+    with pytest.raises(InputError, match="needs strategy: ddp"):
+        spawning.search(task)
+    strategy = DDPStrategy(timeout=timedelta(minutes=1))
+    Trainer._settle(strategy)
+    assert strategy._timeout >= timedelta(days=1)
