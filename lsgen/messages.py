@@ -49,7 +49,10 @@ def of_parser(text: str) -> str:
     if match := re.search(
         r"(?:Expected a dot import path string: |Undefined name |[Ii]mport path )['\"]?([\w.]+)", text
     ):
-        return f"{keys}: there is no class {match[1]!r}{_nearest(match[1], _class_names())}"
+        name, known = match[1], _class_names()
+        if name in known:
+            return f"{keys}: {name} is not of the kind that this setting takes"
+        return f"{keys}: there is no class {name!r}{_nearest(name, known)}"
     if match := re.search(r"Expected an? (.+?)\. Got value: (.*)", text):
         return f"{keys}: expected {_type_name(match[1])}, got {match[2]!r}"
     if match := re.search(r"arguments are required: ([\w., ]+)", text):

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from lsgen.checkpoints import weights_sha256
 from lsgen.data import ImageData
 from lsgen.errors import InputError
 from lsgen.suts import SUT
@@ -148,13 +149,13 @@ class ConfidentTarget(Objective):
     """Best other probability above that of the target, plus c: below 0 where the target wins by c (Dunn, Def. 3.6).
 
     Args:
-        margin: c, between 0 and 1.
+        margin: c, from 0 to below 1.
     """
 
     needs_target = True
 
     def __init__(self, *, margin: float = 0.0) -> None:
-        self.margin = _share("margin", margin)
+        self.margin = _lead(margin)
 
     def criterion(self) -> Criterion:
         """The target leads by more than c, that is, this is below 0."""
@@ -210,12 +211,12 @@ class Confident(Criterion):
     """The SUT is surely wrong: a wrong class, or the target, leads by more than a margin (Dunn, Def. 3.4 and 3.6).
 
     Args:
-        margin: c, between 0 and 1, in probability.
+        margin: c, from 0 to below 1, in probability.
         targeted: Whether the target must lead, ahead of all others; otherwise any class, ahead of the label.
     """
 
     def __init__(self, *, margin: float = 0.0, targeted: bool = False) -> None:
-        self.margin = _share("margin", margin)
+        self.margin = _lead(margin)
         self.targeted = self.needs_target = targeted
 
     def __call__(self, candidates: Candidates) -> Tensor:
@@ -328,10 +329,18 @@ def _share(name: str, value: float) -> float:
     return value
 
 
+def _lead(margin: float) -> float:
+    if not 0 <= margin < 1:
+        raise InputError(f"margin must be at least 0 and below 1, which no lead exceeds, got {margin}")
+    return margin
+
+
 def _check_alike(other: SUT, sut: SUT) -> None:
-    """Refuses two SUTs that do not take the same images."""
+    """Refuses two SUTs that do not take the same images, or are one and the same."""
     if (other.image_shape, other.num_classes) != (sut.image_shape, sut.num_classes):
         raise InputError(
             f"the second SUT takes images of {other.image_shape} in {other.num_classes} classes, the first "
             f"{sut.image_shape} in {sut.num_classes}: they must be trained on the same data"
         )
+    if weights_sha256(other) == weights_sha256(sut) and other.settings() == sut.settings():
+        raise InputError("the second SUT is the first: they can never disagree; give another checkpoint")

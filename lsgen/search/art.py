@@ -14,11 +14,13 @@ from torch import Tensor, nn
 
 from lsgen.errors import InputError
 from lsgen.generators import Generator
-from lsgen.objectives import Criterion
 from lsgen.search.base import SeedRandom, Solution
 from lsgen.search.evaluator import Evaluator
 from lsgen.search.random import RandomSampling
 from lsgen.types import Seeds, round8
+
+AIMED = {"SaliencyMapMethod", "LowProFool", "TargetedUniversalPerturbation", "GRAPHITEBlackbox"}
+AIMED |= {"GRAPHITEWhiteboxPyTorch"}  # their y is always the target
 
 
 class ArtAttack(RandomSampling):
@@ -57,15 +59,16 @@ class ArtAttack(RandomSampling):
     def _parameters(self) -> list[str]:
         return list(inspect.signature(self._class).parameters)
 
-    def criterion(self, *, targeted: bool) -> Criterion:
-        """The target or a wrong class is reached.
+    def check(self, *, targeted: bool) -> None:
+        """Refuses targets for an attack that cannot aim, and none for one that must.
 
         Raises:
-            InputError: There are targets, and the attack cannot aim at any.
+            InputError: It cannot, or must.
         """
-        if targeted and "targeted" not in self._parameters:
+        if targeted and "targeted" not in self._parameters and self.attack not in AIMED:
             raise InputError(f"{self.attack} cannot aim at a class: leave seeds.target out, or take another attack")
-        return super().criterion(targeted=targeted)
+        if not targeted and self.attack in AIMED:
+            raise InputError(f"{self.attack} aims at a class: set seeds.target, or take another attack")
 
     def bind(self, generator: Generator) -> Generator:
         """Refuses latent spaces.
@@ -84,15 +87,22 @@ class ArtAttack(RandomSampling):
         goal = seeds.label if seeds.target is None else seeds.target
         with torch.enable_grad(), _seeded(int(rng.uniform()[0].item() * 2**31)):
             attack = self._build(_estimator(asked, evaluator), self.settings | aims)
-            found = attack.generate(x=seeds.latent.cpu().numpy(), y=goal.cpu().numpy())
+            with self._explained("ends with an error"):
+                found = attack.generate(x=seeds.latent.cpu().numpy(), y=goal.cpu().numpy())
         latent = torch.from_numpy(np.asarray(found, dtype=np.float32)).to(seeds.latent)
         return Solution(latent, _shares(asked.forward_images, seeds.label), _shares(asked.backward_images, seeds.label))
 
     def _build(self, estimator: Any, settings: dict[str, Any]) -> Any:
-        try:
+        with self._explained("does not take its settings"):
             return self._class(estimator, **settings)
-        except (ValueError, TypeError) as error:
-            raise InputError(f"settings of {self.attack}: {' '.join(str(error).split())[:200]}") from error
+
+    @contextmanager
+    def _explained(self, what: str) -> Iterator[None]:
+        """Turns errors of the toolbox, which says by them what an attack cannot do, into a sentence."""
+        try:
+            yield
+        except (ValueError, TypeError, NotImplementedError, ImportError) as error:
+            raise InputError(f"{self.attack} {what}: {' '.join(str(error).split())[:200]}") from error
 
 
 def _attack_class(name: str) -> Any:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from lsgen.generators import Generator
 from lsgen.objectives import Criterion, CrossEntropy, IsTarget, Misclassified, Objective
@@ -19,6 +20,20 @@ from lsgen.types import Evaluation, SearchState, Seeds
 
 if TYPE_CHECKING:
     from lsgen.search.evaluator import Evaluator
+
+
+def unit(x: Tensor, p: float = 2.0) -> Tensor:
+    """Rows [..., D] scaled to a norm of 1, however short they are; rows of zeros stay.
+
+    A very sure SUT gives gradients whose squares vanish: these are scaled first, by powers of two, which is exact.
+
+    Example:
+        >>> unit(torch.tensor([[3e-30, -4e-30], [0.0, 0.0]]))
+        tensor([[ 0.6000, -0.8000],
+                [ 0.0000,  0.0000]])
+    """
+    exponent = torch.frexp(x.abs().amax(dim=-1, keepdim=True)).exponent.clamp(-126, 126)
+    return F.normalize(x * torch.exp2(-exponent.to(x.dtype)), p=p, dim=-1)
 
 
 class SeedRandom:
@@ -135,6 +150,13 @@ class Searcher(ABC):
     def criterion(self, *, targeted: bool) -> Criterion:
         """When it has succeeded unless told otherwise."""
         return IsTarget() if targeted else Misclassified()
+
+    def check(self, *, targeted: bool) -> None:  # noqa: B027  # most take both
+        """Refuses seeds with targets, or without, where it has no use for them.
+
+        Raises:
+            InputError: It has none.
+        """
 
     def bind(self, generator: Generator) -> Generator:
         """Takes note of the generator and gives the space to search, most often its own latent space.

@@ -126,7 +126,7 @@ class Preflight(SearchCallback):
         readable, what = _readable(task, max(LOOK // 10, min(LOOK, int(LOOK_SECONDS / each))))
         print(f"SUT accuracy on {clean}")
         print(f"{what} of the generator that the SUT reads as intended: {readable:.1%}")
-        print(f"failure rate of the seeds themselves: {_seeds_failure_rate(task)}")
+        print(f"failure rate of the seeds themselves: {_look_at_seeds(task)}")
         blocks = "block" if task.num_blocks == 1 else "blocks"
         print(
             f"{type(searcher).__name__}: {seeds:,} seeds in {task.num_blocks} {blocks} ({len(task.pending)} to do), "
@@ -153,10 +153,17 @@ def _clean_accuracy(task: SearchTask) -> str:
     return f"{len(labels):,} test images: {accuracy(task.sut, images, labels, size):.2%}"
 
 
-def _seeds_failure_rate(task: SearchTask) -> str:
+def _look_at_seeds(task: SearchTask) -> str:
+    """Failure rate of the first block's seeds; warns where none is left to search."""
     block = task.block(task.pending[0])
     seeds = task.start(block, SeedRandom(task.seed, block.number, len(block.plan), task.device))
     judged, shared = task.judge_seeds(block, seeds)
+    if task.searcher.viable_seeds_only and judged.success.all():
+        rank_zero_warn(
+            f"{type(task.criterion).__name__}, the criterion, holds for all of the first {len(shared)} seeds as they "
+            f"are: nothing is left to search",
+            category=UserWarning,
+        )
     failed = (judged.logits.argmax(1) != seeds.label)[~shared]
     return f"{float(failed.float().mean()):.2%} of the first {len(failed)}"
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 from torch import Tensor
 
+from lsgen.errors import InputError
 from lsgen.objectives import Criterion, DifferentialDistance, Disagree, Objective
 from lsgen.search.boundary_ga import BoundaryGA
 from lsgen.suts import SUT
@@ -54,6 +57,8 @@ class Differential(BoundaryGA):
             reset=reset,
             as_published=as_published,
         )
+        if not 0 <= progress < math.inf:
+            raise InputError(f"progress must be finite and not negative, got {progress}")
         self.other, self.progress = other, progress
 
     def objective(self, *, targeted: bool) -> Objective:

@@ -74,6 +74,11 @@ class MarginGA(Genetic):
                 f"MarginGA takes its step from the bounds of the latent space, and this {type(generator).__name__} has "
                 f"none: fit it again, or load a checkpoint of `lsgen fit`"
             )
+        if not 0 < bounds[1] - bounds[0] < math.inf:
+            raise InputError(
+                f"MarginGA takes its step from the bounds of the latent space, and those of this "
+                f"{type(generator).__name__} are {bounds[0]:g} and {bounds[1]:g}: fit it again"
+            )
         self._bounds = bounds
         if not self.as_published:
             return generator

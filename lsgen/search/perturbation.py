@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from lsgen.errors import InputError
 from lsgen.generators import Generator
 from lsgen.objectives import ConfidentTarget, Objective, TopConfidence
-from lsgen.search.base import Searcher, SeedRandom
+from lsgen.search.base import Searcher, SeedRandom, unit
 from lsgen.types import Evaluation, LatentSpec, SearchState, Seeds
 
 
@@ -110,6 +110,7 @@ class ActivationPerturbation(Searcher):
     """
 
     needs_grad: ClassVar[bool] = True
+    viable_seeds_only: ClassVar[bool] = True  # a test begins at an image that the SUT reads rightly (Dunn, §4.2)
 
     def __init__(
         self, *, stages: int | None = None, steps: int = 200, step_size: float = 0.5, radius: float | None = None
@@ -157,7 +158,7 @@ class ActivationPerturbation(Searcher):
     def tell(self, state: WalkState, evaluation: Evaluation, rng: SeedRandom) -> WalkState:
         """One step down, then back into the ball."""
         assert evaluation.grad is not None
-        moved = state.latent - self.step_size * F.normalize(evaluation.grad[:, 0], dim=1) - state.origin
+        moved = state.latent - self.step_size * unit(evaluation.grad[:, 0]) - state.origin
         if self.radius is not None:
             moved = moved * (self.radius / moved.norm(dim=1, keepdim=True).clamp(min=1e-12)).clamp(max=1)
         return replace(state, latent=self.inside(state.origin + moved))

@@ -9,10 +9,9 @@ from typing import ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from lsgen.errors import InputError
-from lsgen.search.base import Searcher, SeedRandom
+from lsgen.search.base import Searcher, SeedRandom, unit
 from lsgen.types import Evaluation, SearchState, Seeds
 
 Norm = Literal["linf", "l2"]
@@ -86,7 +85,7 @@ class LatentPGD(Searcher):
         """Points spread evenly over the ball, [S, *shape]."""
         if self.norm == "linf":
             return self.radius * (2 * rng.uniform(*shape) - 1)
-        direction = _flat(rng.normal(*shape), lambda d: F.normalize(d, dim=-1))
+        direction = _flat(rng.normal(*shape), unit)
         length = rng.uniform(shape[0]) ** (1 / math.prod(shape[1:]))
         return self.radius * direction * length.view(*length.shape, *[1] * (len(shape) - 1))
 
@@ -99,11 +98,11 @@ class LatentPGD(Searcher):
         assert evaluation.grad is not None
         velocity = evaluation.grad
         if self.momentum:
-            velocity = self.momentum * state.velocity + _flat(velocity, lambda g: F.normalize(g, p=1.0, dim=-1))
+            velocity = self.momentum * state.velocity + _flat(velocity, lambda g: unit(g, p=1.0))
         if self.norm == "linf":
             delta = (state.delta - self.step_size * velocity.sign()).clamp(-self.radius, self.radius)
         else:
-            delta = state.delta - self.step_size * _flat(velocity, lambda v: F.normalize(v, dim=-1))
+            delta = state.delta - self.step_size * _flat(velocity, unit)
             delta = _flat(delta, self._shorten)
         return PGDState(state.origin, self._in_box(state.origin, delta), velocity)
 

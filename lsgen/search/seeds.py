@@ -235,6 +235,7 @@ class PairSeeds(DataSeeds):
         super().__init__(split=split, per_class=per_class, classes=classes, skip=skip)
         if others_per_class < 1:
             raise InputError(f"others_per_class must be at least 1, got {others_per_class}")
+        _check_choice("other_split", other_split, ("train", "val", "test"))
         self.others_per_class, self.other_split = others_per_class, other_split
 
     def plan(self, data: ImageData) -> Plan:

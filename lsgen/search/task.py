@@ -410,6 +410,7 @@ def check_fit(searcher: Searcher, objective: Objective, criterion: Criterion, su
         InputError: They cannot.
     """
     name, goals = type(searcher).__name__, (objective, criterion)
+    searcher.check(targeted=seeds.targeted)
     for goal in goals:
         goal.check(sut)
     if searcher.needs_grad and not sut.differentiable:

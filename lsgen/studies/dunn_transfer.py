@@ -155,7 +155,10 @@ def _on_tests(sut: SUT, suite: Suite, rows: list[int]) -> float | None:
     """Share of some tests that a SUT reads as their label, as ``lsgen replay`` sees it; None of none."""
     from lsgen.analysis.replay import replay
 
-    return 1 - float(replay(suite, sut, "").failing[rows].mean()) if rows else None  # all cases here are viable
+    if not rows:
+        return None
+    again = replay(suite, sut, "")
+    return 1 - float(again.failing[again.table["id"].isin(suite.table["id"].iloc[rows])].mean())
 
 
 def _on_seeds(sut: SUT, suite: Suite, rows: list[int]) -> float | None:

@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import pytest
 import torch
+from scipy import stats
 from torch.nn import functional as F
 
 from lsgen.errors import InputError
@@ -72,6 +73,20 @@ def test_candidates_and_results_have_the_latents_shape(make):
     assert searcher.ask(state).shape[0] == 7
     assert searcher.ask(state).shape[2:] == evaluator.generator.latent_shape
     assert searcher.result(state).shape == (7, *evaluator.generator.latent_shape)
+
+
+@pytest.mark.parametrize("make", SEARCHERS.values(), ids=SEARCHERS)
+def test_every_round_has_as_many_candidates_as_announced(make):
+    """Query budgets are worked out from it."""
+    searcher = make()
+    evaluator, seeds = problem(searcher)
+    rng, asked = SeedRandom(0, 0, 7), []
+    state = searcher.init(seeds, rng)
+    for _ in range(searcher.steps):
+        z = searcher.ask(state)
+        asked.append(z.shape[1])
+        state = searcher.tell(state, evaluator.score(z, seeds, searcher.needs_grad), rng)
+    assert asked == [searcher.candidates + searcher.first * (i == 0) for i in range(searcher.steps)]
 
 
 @pytest.mark.parametrize("make", SEARCHERS.values(), ids=SEARCHERS)
@@ -233,32 +248,33 @@ def test_pgd_in_an_l2_ball_reaches_the_point_farthest_uphill():
     torch.testing.assert_close(found, seeds.latent + 0.3 * uphill, atol=1e-3, rtol=0)
 
 
-def test_momentum_adds_earlier_gradients_by_hand():
-    searcher = LatentPGD(steps=3, step_size=0.1, radius=9.0, momentum=0.5)
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+def test_momentum_adds_earlier_gradients_by_hand(norm):
+    searcher = LatentPGD(steps=3, step_size=0.1, radius=9.0, norm=norm, momentum=0.5)
     _, seeds = problem(seeds=1)
-    state, gradients = searcher.init(seeds, SeedRandom(0, 0, 1)), [torch.randn(1, 1, 16) for _ in range(3)]
+    state, draw = searcher.init(seeds, SeedRandom(0, 0, 1)), torch.Generator().manual_seed(0)
     velocity, delta = torch.zeros(16), torch.zeros(16)
-    for g in gradients:
+    for scale in (1, 10, 0.1):
+        g = scale * torch.randn(1, 1, 16, generator=draw)
         evaluation = Evaluation(searcher.ask(state), torch.zeros(1, 1, 2), torch.zeros(1, 1), torch.zeros(1, 1) > 0, g)
         state = searcher.tell(state, evaluation, SeedRandom(0, 0, 1))
         velocity = 0.5 * velocity + g[0, 0] / g.abs().sum()
-        delta = delta - 0.1 * velocity.sign()
+        delta = delta - 0.1 * (velocity.sign() if norm == "linf" else velocity / velocity.square().sum().sqrt())
     torch.testing.assert_close(state.delta[0, 0], delta)
 
 
-@pytest.mark.parametrize("norm", ["linf", "l2"])
-def test_restarts_begin_inside_the_ball_and_the_best_is_returned(norm):
-    searcher = LatentPGD(steps=2, step_size=0.01, radius=0.2, norm=norm, restarts=5)
-    evaluator, seeds = problem()
-    begin = searcher.init(seeds, SeedRandom(0, 0, 7)).delta
-    assert torch.equal(begin[:, 0], torch.zeros(7, 16))
-    lengths = begin[:, 1:].norm(dim=-1) if norm == "l2" else begin[:, 1:].abs().amax(-1)
-    assert float(lengths.max()) <= 0.2 + 1e-6
-    assert float(lengths.min()) > 0.1  # in 16 dimensions most of a ball is near its surface
-    state = run(searcher, evaluator, seeds, SeedRandom(0, 0, 7))
-    found = evaluator.score(searcher.result(state)[:, None], seeds, False).fitness[:, 0]
-    everyone = evaluator.score(searcher.ask(state), seeds, False).fitness
-    torch.testing.assert_close(found, everyone.amin(1), atol=2e-2, rtol=0)
+@pytest.mark.parametrize(("norm", "order", "beta"), [("linf", math.inf, 1), ("l2", 2, 8.5)])
+def test_the_first_try_begins_at_the_seed_and_restarts_all_over_the_ball(norm, order, beta):
+    searcher = LatentPGD(radius=0.2, norm=norm, restarts=5)
+    _, seeds = problem(searcher, seeds=2000)
+    begin = searcher.init(seeds, SeedRandom(0, 0, 2000)).delta
+    assert torch.equal(begin[:, 0], torch.zeros(2000, 16))
+    tries = begin[:, 1:].flatten(0, 1) / 0.2
+    lengths = tries.norm(p=order, dim=1)
+    assert float(lengths.max()) <= 1 + 1e-6
+    assert stats.kstest(lengths**16, "uniform").statistic < 0.025  # as volume grows
+    coordinates = stats.beta(beta, beta, loc=-1, scale=2)  # of an even spread: (dimension + 1) / 2 in a Euclidean ball
+    assert max(stats.kstest(x, coordinates.cdf).statistic for x in tries.T) < 0.025
 
 
 def test_fgsm_is_one_step_in_pixel_space():
@@ -324,6 +340,16 @@ def test_margin_ga_follows_the_paper_seed_by_seed():
         torch.testing.assert_close(found[i], wanted)
 
 
+@pytest.mark.parametrize("searcher", [MarginGA(), BoundaryGA(reset=0.0)], ids=["margin ga", "boundary ga"])
+def test_noise_falls_only_on_genes_that_differ_from_the_seeds(searcher):
+    _, seeds = problem()
+    size, differs = torch.linspace(0.1, 0.7, 7), torch.arange(16) % 3 == 0
+    child = (seeds.latent + differs)[:, None].repeat(1, 4, 1)
+    varied = searcher.vary(child, seeds.latent, size, SeedRandom(0, 0, 7))
+    noise = size[:, None, None] * SeedRandom(0, 0, 7).normal(4, 16)
+    torch.testing.assert_close(varied, child + differs * noise)
+
+
 @torch.no_grad()
 def slow_sinvad_ga(searcher, fitness, z0, draw, *, start, shrink, progress, reset):
     """SINVAD's Fig. 3 for one seed, with the numbers of its code; ``fitness`` looks at one individual."""
@@ -377,10 +403,11 @@ def test_boundary_ga_follows_the_paper_seed_by_seed():
 
 def test_differential_follows_the_paper_seed_by_seed():
     other = Linear(seed=1)
-    searcher = Differential(other=other, population=8, elites=3, generations=8, progress=0.3, as_published=True)
+    searcher = Differential(other=other, population=8, elites=3, generations=20, progress=0.3, as_published=True)
     evaluator, seeds = problem(searcher)
     found = searcher.result(run(searcher, evaluator, seeds, SeedRandom(0, 0, 7)))
     assert not torch.equal(found, seeds.latent)
+    rule_matters = []
     for i, (z0, label) in enumerate(zip(seeds.latent, seeds.label, strict=True)):
 
         def fitness(z, z0=z0, label=label):
@@ -388,8 +415,21 @@ def test_differential_follows_the_paper_seed_by_seed():
             one, two = (sut.logits(image).softmax(1)[0, label] for sut in (evaluator.sut, other))
             return float((z - z0).abs().sum() * (2 + one - two)) if one <= 0.5 else math.inf
 
-        wanted = slow_sinvad_ga(searcher, fitness, z0, draws_of(i), start=1.2, shrink=0.5, progress=0.3, reset=0.2)
+        wanted, without_rule = (
+            slow_sinvad_ga(searcher, fitness, z0, draws_of(i), start=1.2, shrink=0.5, progress=progress, reset=0.2)
+            for progress in (0.3, 0)
+        )
         torch.testing.assert_close(found[i], wanted)
+        rule_matters.append(not torch.allclose(wanted, without_rule))
+    assert any(rule_matters)
+
+
+def test_differential_shrinks_its_mutations_also_after_little_progress():
+    searcher, inf = Differential(other=Linear(seed=1), progress=0.25), torch.inf
+    best, before = torch.tensor([2.0, 2.0, 2.0, 2.0, inf]), torch.tensor([2.0, 2.125, 2.25, inf, inf])
+    assert searcher.stagnates(best, before).tolist() == [True, True, False, False, True]
+    sizes = searcher.next_size(torch.full((5,), 0.08), best, before)
+    torch.testing.assert_close(sizes, torch.tensor([0.04, 0.04, 0.1, 0.1, 0.096]))
 
 
 def test_boundary_ga_ends_when_its_mutations_are_tiny_and_looks_further_while_nothing_counts():
@@ -402,6 +442,15 @@ def test_boundary_ga_ends_when_its_mutations_are_tiny_and_looks_further_while_no
     _, seeds = problem(searcher)
     state = replace(searcher.init(seeds, SeedRandom(0, 0, 7)), size=torch.tensor([0.1, 0.03, 0.04, 1, 1, 1, 1]))
     assert searcher.done(state).tolist() == [False, True, False, False, False, False, False]
+
+
+@pytest.mark.parametrize(("start", "mutation"), [(0.7, 0.1), (0.2, 0.3)])
+def test_while_nothing_counts_boundary_gas_mutations_grow_no_larger_than_what_it_began_with(start, mutation):
+    searcher, nothing = BoundaryGA(start=start, mutation=mutation), torch.tensor([torch.inf])
+    size = torch.tensor([mutation])
+    for _ in range(20):
+        size = searcher.next_size(size, nothing, nothing)
+    torch.testing.assert_close(size, torch.tensor([max(start, mutation)]))
 
 
 def test_margin_gas_step_comes_from_the_generators_bounds():
