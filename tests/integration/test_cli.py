@@ -73,6 +73,7 @@ BAD = {
     "standard deviation": (["!fit", "--model.std=[0.0]"], ["std must be above 0"]),
     "unwritable run": (["!fit", "--trainer.default_root_dir={tmp}/file.txt/x", *QUIET], ["file.txt", "another place"]),
     "untrained model": (["!test"], ["untrained", "--ckpt_path"]),
+    "another kind": (["@search", "--model.objective=LSA"], ["model.objective", "LSA is not of the kind"]),
     "class index": (["@search", "--model.seeds.classes=[3,10]"], ["no class 10", "0 to 9"]),
     "no seeds": (["@search", "--model.seeds.per_class=0"], ["per_class"]),
     "data set name": (["@search", "--data.name=mnits"], ["mnits"]),

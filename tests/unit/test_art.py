@@ -7,7 +7,7 @@ import torch
 from lsgen.data import ImageData
 from lsgen.errors import InputError
 from lsgen.generators import PixelSpace
-from lsgen.objectives import CrossEntropy, Misclassified
+from lsgen.objectives import CrossEntropy, IsTarget, Misclassified
 from lsgen.search import DataSeeds, LatentPGD, SearchTask, SeedRandom
 from lsgen.search.art import ArtAttack
 from lsgen.search.evaluator import Evaluator
@@ -120,6 +120,27 @@ def test_without_targets_an_attack_that_aims_by_default_does_not(data, tmp_path)
 def test_an_attack_that_cannot_aim_is_refused_with_targets(data, tmp_path):
     with pytest.raises(InputError, match=r"DeepFool cannot aim at a class: leave seeds\.target out"):
         search(data, ArtAttack(attack="DeepFool"), tmp_path, target="each")
+
+
+def test_the_criterion_does_not_make_an_attack_aim(data):
+    parts = {"generator": PixelSpace(image_shape=(1, 4, 4), num_classes=3), "sut": Linear(num_classes=3)}
+    with pytest.raises(InputError, match="DeepFool cannot aim"):
+        SearchTask(**parts, searcher=ArtAttack(attack="DeepFool"), seeds=DataSeeds(target="each"), criterion=IsTarget())
+
+
+def test_an_attack_that_always_aims_is_given_the_target(data, tmp_path):
+    attack = ArtAttack(attack="SaliencyMapMethod", settings={"theta": 0.5, "gamma": 1.0, "verbose": False})
+    table = search(data, attack, tmp_path / "aimed", target="each").table
+    assert not (table["seed_predicted"] == table["target"]).any()
+    assert (table["predicted"] == table["target"]).mean() > 0.5
+    with pytest.raises(InputError, match=r"SaliencyMapMethod aims at a class: set seeds\.target"):
+        search(data, attack, tmp_path / "free")
+
+
+def test_what_an_attack_cannot_do_is_said_in_a_sentence(data, tmp_path):
+    attack = ArtAttack(attack="UniversalPerturbation", settings={"attacker": "none", "verbose": False})
+    with pytest.raises(InputError, match=r"UniversalPerturbation (ends with an error|does not take its settings): \w"):
+        search(data, attack, tmp_path)
 
 
 def test_wrong_names_settings_and_spaces_are_refused():

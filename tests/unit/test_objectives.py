@@ -110,7 +110,7 @@ def test_a_second_sut_for_other_images_is_refused():
 
 @pytest.mark.parametrize(
     "make",
-    [lambda: Confident(margin=1.5), lambda: ConfidentTarget(margin=-0.1), lambda: Within(radius=-1.0)],
+    [lambda: Confident(margin=1.0), lambda: ConfidentTarget(margin=-0.1), lambda: Within(radius=-1.0)],
 )
 def test_impossible_settings_are_refused(make):
     with pytest.raises(InputError):

@@ -284,6 +284,28 @@ def test_fgsm_is_one_step_in_pixel_space():
     torch.testing.assert_close(found.delta[:, 0], 0.1 * (w[1 - seeds.label] - w[seeds.label]).sign())
 
 
+@pytest.mark.parametrize("size", [1e-30, 1.0, 1e30])
+@pytest.mark.parametrize(
+    "searcher",
+    [
+        LatentPGD(step_size=0.1, radius=9.0, norm="l2"),
+        LatentPGD(step_size=0.1, radius=9.0, norm="l2", momentum=0.5),
+        ActivationPerturbation(step_size=0.1, stages=0),
+    ],
+)
+def test_a_step_has_its_length_however_sure_the_sut_is(searcher, size):
+    _, seeds = problem(searcher)
+    state = searcher.init(seeds, SeedRandom(0, 0, 7))
+    z = searcher.ask(state)
+    grad = size * torch.randn(z.shape, generator=torch.Generator().manual_seed(0))
+    nobody = torch.zeros(7, 1, dtype=torch.bool)
+    state = searcher.tell(
+        state, Evaluation(z, torch.zeros(7, 1, 2), torch.zeros(7, 1), nobody, grad), SeedRandom(0, 0, 7)
+    )
+    moved = (searcher.result(state) - seeds.latent).norm(dim=1)
+    torch.testing.assert_close(moved, torch.full((7,), 0.1))
+
+
 # genetic searches
 
 
@@ -424,6 +446,12 @@ def test_differential_follows_the_paper_seed_by_seed():
     assert any(rule_matters)
 
 
+@pytest.mark.parametrize("progress", [-1.0, math.nan, math.inf])
+def test_progress_is_a_length(progress):
+    with pytest.raises(InputError, match="progress must be finite"):
+        Differential(other=Linear(), progress=progress)
+
+
 def test_differential_shrinks_its_mutations_also_after_little_progress():
     searcher, inf = Differential(other=Linear(seed=1), progress=0.25), torch.inf
     best, before = torch.tensor([2.0, 2.0, 2.0, 2.0, inf]), torch.tensor([2.0, 2.125, 2.25, inf, inf])
@@ -464,6 +492,10 @@ def test_margin_gas_step_comes_from_the_generators_bounds():
     generator.latent_bounds.fill_(math.nan)
     with pytest.raises(InputError, match="has none"):
         low.bind(generator)
+    for wrong in ((1.0, 1.0), (-math.inf, math.inf)):
+        generator.latent_bounds.copy_(torch.tensor(wrong))
+        with pytest.raises(InputError, match="fit it again"):
+            low.bind(generator)
 
 
 def test_as_published_copies_on_a_gan_and_splices_diffusion_between_channels():

@@ -25,8 +25,10 @@ from lsgen.objectives import (
     LatentDistance,
     Misclassified,
     Objective,
+    Within,
 )
 from lsgen.search import (
+    ActivationPerturbation,
     BoundaryGA,
     DataSeeds,
     Differential,
@@ -510,6 +512,7 @@ def test_a_search_that_something_else_cut_short_names_no_budget(data, tmp_path):
         lambda: DataSeeds(split="train"),
         lambda: DataSeeds(target="every"),
         lambda: PairSeeds(others_per_class=0),
+        lambda: PairSeeds(other_split="all"),
     ],
 )
 def test_seeds_refuse_what_they_do_not_know(make):
@@ -557,6 +560,8 @@ def test_compiling_reaches_decoder_and_sut_for_the_one_shape_there_is(data, tmp_
     [
         ({"searcher": LatentPGD(), "sut": Linear(num_classes=CLASSES, differentiable=False)}, "black box"),
         ({"searcher": LatentPGD(), "objective": LatentDistance()}, "LatentDistance has none to follow"),
+        ({"searcher": Differential(other=Linear(num_classes=CLASSES))}, "the second SUT is the first"),
+        ({"searcher": LatentPGD(), "max_seconds": math.nan}, "max_seconds"),
         ({"searcher": LatentPGD(), "objective": ConfidentTarget()}, "set seeds.target"),
         (
             {
@@ -630,6 +635,22 @@ def test_query_budgets_that_cannot_be_kept_are_refused(data, tmp_path):
         search(data, LatentPGD(), DataSeeds(per_class=1), tmp_path, max_queries=1)
     with pytest.raises(InputError, match="ArtAttack asks the SUT by itself"):
         search(data, ArtAttack(attack="FastGradientMethod"), DataSeeds(per_class=1), tmp_path, max_queries=10)
+
+
+def test_a_perturbation_begins_at_images_that_are_read_rightly(data, tmp_path):
+    suite, _ = search(data, ActivationPerturbation(steps=2, step_size=1e-6), DataSeeds(per_class=10), tmp_path)
+    table = suite.table
+    assert (table["viable"] == (table["seed_predicted"] == table["label"])).all()
+    assert 0 < table["viable"].sum() < len(table)
+    assert suite.summary["failure_rate"] == 0  # such steps change nothing
+
+
+def test_it_is_said_when_nothing_is_left_to_search(data, tmp_path):
+    parts = {"searcher": MarginGA(), "seeds": DataSeeds(per_class=2), "folder": tmp_path}
+    with pytest.warns(UserWarning, match=r"Within, the criterion, holds for all of the first 6 seeds"):
+        suite, _ = search(data, **parts, criterion=Within(radius=1.0))
+    assert suite.summary["n_cases"] == 0
+    assert suite.summary["failure_rate"] is None
 
 
 class Mute(Linear):
