@@ -127,6 +127,13 @@ class LsgenCLI(LightningCLI):
             checkpoints.check_class(settings.ckpt_path, self.model)
         self.ready = True
 
+    def before_fit(self) -> None:
+        """Says that an earlier training's checkpoint will go, while it is still there."""
+        folder = getattr(self.trainer.checkpoint_callback, "dirpath", None)
+        best = Path(folder) / "best.ckpt" if folder else None
+        if best and best.is_file() and self.config["fit"].ckpt_path is None and self.trainer.is_global_zero:
+            print(f"{best} of an earlier training will be replaced: stop now to keep it (Ctrl-C), and move it away")
+
     def after_fit(self) -> None:
         """A training that was told to end is not done."""
         if self.trainer.received_sigterm:

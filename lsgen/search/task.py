@@ -150,7 +150,7 @@ class SearchTask(LightningModule):
     @property
     def queries_beside_rounds(self) -> int:
         """Most queries of a seed for looks at it, at the last candidates where one is to be chosen, and at that one."""
-        looks = 2 if self.searcher.steps else 1
+        looks = 2 if self.searcher.has_seed else 1  # a case that is no change of a seed is the seed
         last = self.searcher.candidates if self.searcher.final_look else 0
         return looks * self.passes(score=False) + last * self.passes(score=True)
 

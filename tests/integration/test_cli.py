@@ -16,7 +16,7 @@ from tests.toys import write_npz
 
 OTHERS = {"bench", "sweeps"}  # grids of lsgen bench and of W&B, tested with them
 CONFIGS = sorted(c for c in (ROOT / "configs").rglob("*.yaml") if c.parent.name not in OTHERS)
-SEARCH, SUT = "configs/mnist5k/search/pgd.yaml", "configs/mnist5k/sut.yaml"
+SEARCH, SUT = f"{ROOT}/configs/mnist5k/search/pgd.yaml", f"{ROOT}/configs/mnist5k/sut.yaml"
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=[str(c.relative_to(ROOT / "configs")) for c in CONFIGS])
@@ -121,7 +121,8 @@ def places(tmp_path_factory, trained):
 
 
 @pytest.mark.parametrize(("args", "words"), BAD.values(), ids=BAD)
-def test_wrong_input_ends_with_2_and_a_sentence(args, words, places, search_args, capsys):
+def test_wrong_input_ends_with_2_and_a_sentence(args, words, places, search_args, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # where shipped configurations leave their logs
     command, *rest = (a.format(**places) for a in args)
     if command.startswith("@"):
         full = [command[1:], *search_args(*rest)[1:]]
@@ -144,6 +145,17 @@ def test_a_training_that_is_refused_does_not_describe_the_checkpoints_of_another
     assert main(["fit", *args]) == 2
     assert (tmp_path / "config.yaml").read_text() == "of the training that is there"
     assert "9 classes" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("more", [[], ["--trainer.enable_checkpointing=false"]])
+def test_it_is_said_when_a_training_replaces_another(more, tmp_path, capsys):
+    args = ["fit", f"--config={SUT}", f"--trainer.default_root_dir={tmp_path}", "--trainer.max_epochs=0", *QUIET, *more]
+    said = []
+    for _ in range(2):
+        assert main(args) == 0
+        said.append("will be replaced" in capsys.readouterr().out)
+        (tmp_path / "best.ckpt").touch()
+    assert said == [False, not more]
 
 
 def test_a_sut_that_does_not_fit_the_generator_is_refused(trained, search_args, tmp_path, capsys):

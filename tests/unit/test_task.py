@@ -41,6 +41,7 @@ from lsgen.search import (
     SearchTask,
 )
 from lsgen.search.art import ArtAttack
+from lsgen.search.base import Searcher
 from lsgen.search.seeds import first_of_each
 from lsgen.trainer import Trainer
 from lsgen.types import Candidates
@@ -83,6 +84,9 @@ def test_every_searcher_makes_a_suite_and_counts_its_queries(name, data, tmp_pat
     assert len(table) == (12 if searcher.needs_other else 15)
     assert table["id"].tolist() == list(range(len(table)))
     assert not table["retired"].any()
+    assert table["queries"].max() <= task.most_queries
+    if not searcher.stops_at_success and type(searcher).bar is Searcher.bar:  # nothing ends early, all are looked at
+        assert table["queries"].max() == task.most_queries
     sut.count = 0
     total = 0
     for number in range(task.num_blocks):
