@@ -172,8 +172,11 @@ def best_chunk(task: SearchTask, compiled: bool) -> int:
     """The batch size at which the limit is reached; compiled code has one shape only."""
     if compiled:
         return task.evaluator.chunk
-    times = {n: min(_timed(lambda n=n: limit(task, 512, n)) for _ in range(3)) for n in (32, 64, 128, 256, 512)}
-    return min(times, key=lambda n: times[n])
+    times: dict[int, list[float]] = {n: [] for n in (32, 64, 128, 256, 512)}
+    for _ in range(5):
+        for n, taken in times.items():
+            taken.append(_timed(lambda n=n: limit(task, 512, n)))
+    return min(times, key=lambda n: median(times[n]))
 
 
 def compare(options: argparse.Namespace) -> str:

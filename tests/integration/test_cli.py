@@ -79,7 +79,7 @@ BAD = {
     "data set name": (["@search", "--data.name=mnits"], ["mnits"]),
     "no checkpoint": (["@search", "--model.sut.path={tmp}/none.ckpt"], ["none.ckpt", "lsgen fit"]),
     "checkpoint of wrong kind": (["@search", "--model.sut.path={trained}/cvae/best.ckpt"], ["CVAE", "SUT is needed"]),
-    "not a checkpoint": (["@search", "--model.sut.path=README.md"], ["README.md", "cannot be read"]),
+    "not a checkpoint": (["@search", f"--model.sut.path={ROOT}/README.md"], ["README.md", "cannot be read"]),
     "foreign checkpoint": (["@search", "--model.sut.path={tmp}/foreign.ckpt"], ["not a checkpoint of lsgen"]),
     "code in a checkpoint": (["@search", "--model.sut.path={tmp}/evil.ckpt"], ["evil.ckpt", "cannot be read"]),
     "other images": (["@search", "--data.name=npz", "--data.path={tmp}/small"], ["(1, 28, 28)", "(1, 4, 4)"]),

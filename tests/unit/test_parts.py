@@ -100,12 +100,13 @@ def test_the_whole_task_is_the_same_search(suite, capsys):
     assert "already finished" in capsys.readouterr().out
 
 
-def test_nested_parts_and_another_sut(tmp_path, monkeypatch):
-    other = {"class_path": "lsgen.suts.pretrained", "init_args": {"path": "sut.ckpt"}}
+def test_nested_parts_and_another_sut(tmp_path):
+    other = {"class_path": "lsgen.suts.pretrained", "init_args": {"path": "other.ckpt"}}
+    save(Linear(num_classes=CLASSES, seed=1), tmp_path / "other.ckpt")
     searcher = {"class_path": "Differential", "init_args": {"other": other, "generations": 2}}
     task = load_task(searched(tmp_path, config(searcher=searcher)), sut=Linear(num_classes=CLASSES, seed=5))
     assert isinstance(task.searcher.other, Linear)
-    assert (task.searcher.other.seed, task.sut.seed) == (0, 5)
+    assert (task.searcher.other.seed, task.sut.seed) == (1, 5)
 
 
 def test_a_copied_suite_looks_in_the_current_folder(suite, tmp_path, monkeypatch):
