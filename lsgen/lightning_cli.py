@@ -132,7 +132,7 @@ class LsgenCLI(LightningCLI):
         folder = getattr(self.trainer.checkpoint_callback, "dirpath", None)
         best = Path(folder) / "best.ckpt" if folder else None
         if best and best.is_file() and self.config["fit"].ckpt_path is None and self.trainer.is_global_zero:
-            print(f"{best} of an earlier training will be replaced: stop now to keep it (Ctrl-C), and move it away")
+            print(f"{best} will be replaced after the first epoch: to keep it, stop now (Ctrl-C) and move it away")
 
     def after_fit(self) -> None:
         """A training that was told to end is not done."""

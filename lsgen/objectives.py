@@ -331,7 +331,7 @@ def _share(name: str, value: float) -> float:
 
 def _lead(margin: float) -> float:
     if not 0 <= margin < 1:
-        raise InputError(f"margin must be at least 0 and below 1, which no lead exceeds, got {margin}")
+        raise InputError(f"margin must be at least 0 and below 1, got {margin}: no class leads by more than 1")
     return margin
 
 

@@ -132,6 +132,11 @@ class Preflight(SearchCallback):
             f"{type(searcher).__name__}: {seeds:,} seeds in {task.num_blocks} {blocks} ({len(task.pending)} to do), "
             f"{task.rounds} steps each, batches of {task.chunk}; {_estimate(task, each, trainer.world_size)}"
         )
+        if task.max_seconds is not None and len(task.pending) == 1:
+            rank_zero_warn(
+                "max_seconds ends a search between blocks, and there is one left: lower block_size for more of them",
+                category=UserWarning,
+            )
         if readable < READABLE and task.generator.latent.kind != "pixels":  # an image itself is no generator's fault
             rank_zero_warn(
                 f"the SUT reads only {readable:.1%} of the generator's {what} as intended: what a search finds may be "

@@ -60,6 +60,7 @@ class SearchTask(LightningModule):
             included; a round that would go beyond it is not begun, even where some of its candidates need no look.
             By default only the searcher's steps are limited.
         max_seconds: Time after which no further block is begun; running the search again goes on, by a block at least.
+            A search of one block is not cut short: a smaller ``block_size`` makes more of them.
         max_failures: Failures, over all processes, after which no further block is begun.
     """
 
@@ -219,7 +220,7 @@ class SearchTask(LightningModule):
         """Refuses a SUT that does not fit the data, before anything runs."""
         check_fits(self.sut, self.trainer)
         if (precision := str(self.trainer.precision)) not in PRECISIONS:
-            raise InputError(f"precision: a search runs in {', '.join(PRECISIONS)}, latents in fp32; got {precision}")
+            raise InputError(f"trainer.precision: a search runs in {' or '.join(PRECISIONS)}, got {precision}")
         self.__dict__.pop("plan", None)  # of an earlier search, perhaps on other data
         if not len(self.plan):
             what = f"{type(self.seeds).__name__} gives no case: of {self.data.name} there are {self.data.num_classes}"

@@ -649,6 +649,12 @@ def test_a_perturbation_begins_at_images_that_are_read_rightly(data, tmp_path):
     assert suite.summary["failure_rate"] == 0  # such steps change nothing
 
 
+def test_it_is_said_when_a_time_limit_cannot_act(data, tmp_path):
+    with pytest.warns(UserWarning, match="max_seconds ends a search between blocks, and there is one left"):
+        suite, _ = search(data, LatentPGD(steps=2), DataSeeds(per_class=2), tmp_path, max_seconds=1e-9)
+    assert suite.finished
+
+
 def test_it_is_said_when_nothing_is_left_to_search(data, tmp_path):
     parts = {"searcher": MarginGA(), "seeds": DataSeeds(per_class=2), "folder": tmp_path}
     with pytest.warns(UserWarning, match=r"Within, the criterion, holds for all of the first 6 seeds"):
@@ -674,5 +680,5 @@ def test_a_sut_without_answers_leaves_no_folder_behind(data, tmp_path):
 def test_latents_stay_in_full_precision(precision, data, tmp_path):
     parts = {"generator": Pixels(num_classes=CLASSES), "sut": Linear(num_classes=CLASSES), "seeds": DataSeeds()}
     trainer = Trainer(default_root_dir=tmp_path, enable_progress_bar=False, logger=False, precision=precision)
-    with pytest.raises(InputError, match=f"runs in 32-true, bf16-mixed, 16-mixed.*got {precision}"):
+    with pytest.raises(InputError, match=f"trainer.precision: .*32-true or bf16-mixed or 16-mixed, got {precision}"):
         trainer.search(SearchTask(**parts, searcher=LatentPGD()), datamodule=data, out=str(tmp_path / "s"))
