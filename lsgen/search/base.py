@@ -122,6 +122,7 @@ class Searcher(ABC):
         steps: Rounds of ask and tell; the budget of each seed.
         candidates: Candidates of a seed in a round.
         first: Those of the first round beyond that.
+        minimises: Whether it goes by an objective at all.
         needs_grad: Whether ``tell`` uses the gradient of the fitness.
         needs_other: Whether seeds must come with the latent of another image.
         stops_at_success: Whether a seed is done with the first candidate that satisfies the criterion.
@@ -132,6 +133,7 @@ class Searcher(ABC):
         box: Where coordinates must lie: [0, 1] where they are pixels; None for latents, which may be anything.
     """
 
+    minimises: ClassVar[bool] = True
     needs_grad: ClassVar[bool] = False
     needs_other: ClassVar[bool] = False
     viable_seeds_only: ClassVar[bool] = False

@@ -21,6 +21,7 @@ class RandomState(SearchState):
 class RandomSampling(Searcher):
     """Takes the seeds as they are: what plain sampling of the generator finds."""
 
+    minimises: ClassVar[bool] = False
     has_seed: ClassVar[bool] = False
     steps = 0
 

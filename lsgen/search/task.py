@@ -96,6 +96,11 @@ class SearchTask(LightningModule):
                 f"the generator makes images of {generator.image_shape} in {generator.num_classes} classes, "
                 f"the SUT takes {sut.image_shape} in {sut.num_classes}: they must be trained on the same data"
             )
+        if objective is not None and not searcher.minimises:
+            raise InputError(
+                f"{type(searcher).__name__} minimises nothing, so objective: {type(objective).__name__} would change "
+                f"nothing: leave it out, or take another searcher; what counts as a success is the criterion"
+            )
         seeds.check(generator)
         searcher = copy.copy(searcher)  # what it learns of this generator is not for another task
         self.generator, self.sut, self.searcher, self.seeds = generator, sut, searcher, seeds

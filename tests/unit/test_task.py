@@ -21,8 +21,8 @@ from lsgen.objectives import (
     Criterion,
     CrossEntropy,
     Disagree,
-    IsTarget,
     LatentDistance,
+    LogitMargin,
     Misclassified,
     Objective,
     Within,
@@ -347,7 +347,7 @@ def test_a_seed_without_an_answer_is_retired_and_no_case(data, tmp_path):
 def test_each_case_of_a_seed_is_judged_by_its_own_target(searcher, data, tmp_path):
     """The SUT reads many of these seeds as one of the classes that a case aims at."""
     seeds = PriorSeeds(per_class=6, target="each", distribution="uniform")
-    suite, task = search(data, searcher, seeds, tmp_path, criterion=IsTarget(), objective=CrossEntropy(targeted=True))
+    suite, task = search(data, searcher, seeds, tmp_path)  # their criterion for targets is IsTarget
     table = suite.table
     assert (table["success"] == (table["predicted"] == table["target"])).all()
     at_once = table["seed_predicted"] == table["target"]
@@ -579,6 +579,11 @@ def test_compiling_reaches_decoder_and_sut_for_the_one_shape_there_is(data, tmp_
         ({"searcher": Interpolation()}, "use PairSeeds"),
         ({"searcher": RandomSampling(), "seeds": PairSeeds()}, "use DataSeeds"),
         ({"searcher": MarginGA(), "max_failures": 0}, "max_failures"),
+        ({"searcher": RandomSampling(), "objective": CrossEntropy()}, "objective: CrossEntropy would change nothing"),
+        (
+            {"searcher": Interpolation(), "seeds": PairSeeds(), "objective": LogitMargin()},
+            "Interpolation minimises nothing",
+        ),
     ],
 )
 def test_parts_that_cannot_work_together_are_refused_at_once(parts, says):
