@@ -58,6 +58,7 @@ SCHEMA = pa.schema(
     + [(name, pa.float32()) for name in _FLOAT]
     + [("valid", pa.bool_()), ("preserved", pa.bool_())]
 )
+READABLE = 0.9  # share of a generator's plain images that the SUT must read for its failures to mean something
 MANIFEST_KEYS = {"format_version", "finished", "identity", "blocks", "num_classes"}
 ARRAYS = ("seed_latent", "latent", "seed_image", "image", "logits")
 
@@ -114,6 +115,18 @@ class Suite:
         if len(names) != manifest["num_classes"]:
             return None
         return [str(name).encode("utf-8", errors="replace").decode("utf-8") for name in names]  # no half characters
+
+    @property
+    def doubt(self) -> str | None:
+        """Why the failures may be the generator's and not the SUT's, by the look before the search; None: no reason."""
+        look = self.manifest.get("preflight") or {}
+        readable = look.get("readable")
+        if readable is None or readable >= READABLE:
+            return None
+        return (
+            f"the SUT reads only {readable:.1%} of the generator's {look['readable_of']} as intended: what a search "
+            f"finds may be the generator's fault and not the SUT's"
+        )
 
     @cached_property
     def summary(self) -> dict[str, Any]:

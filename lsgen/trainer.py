@@ -93,7 +93,7 @@ class Trainer(pl.Trainer):
         others = [c for c in own if not isinstance(c, ProgressBar)]
         bar = [SearchProgress()] if len(others) < len(own) else []
         logging = SearchLogging(writer)
-        self.callbacks = [*others, writer, logging, SuiteFigures(logging), Preflight(), *bar]
+        self.callbacks = [*others, writer, logging, SuiteFigures(logging), Preflight(writer), *bar]
         try:
             self.predict(model, datamodule=datamodule, return_predictions=False)
         finally:

@@ -255,6 +255,8 @@ def notices(entries: list[Entry]) -> list[str]:
             said.append(f"{entry.name} is unfinished: {blocks} are there, and this report shows only those.{why}")
         elif not len(entry.table):
             said.append(f"{entry.name} has no cases.")
+        if entry.suite.doubt:
+            said.append(f"{entry.name}: {entry.suite.doubt}.")
         values = entry.table[["p_true", "seed_p_true", "boundary_gap"]].to_numpy("float64", na_value=np.nan)
         broken = int((~np.isfinite(values)).any(axis=1).sum())
         if broken:
@@ -371,14 +373,25 @@ def _part(name: str) -> Callable[[Entry], list[str]]:
     return lambda entry: list(component(_model(entry).get(name)))
 
 
-def _network(name: str) -> Callable[[Entry], list[str]]:
+def _network(name: str, quality: Callable[[dict[str, Any]], str]) -> Callable[[Entry], list[str]]:
     def show(entry: Entry) -> list[str]:
         known = entry.manifest.get(name) or {}
         of_config, args = component(_model(entry).get(name))
         weights = f"SHA-256 of the weights {known['sha256']}" if known.get("sha256") else ""
-        return [str(known.get("class") or of_config), args, weights]
+        return [str(known.get("class") or of_config), args, quality(entry.manifest.get("preflight") or {}), weights]
 
     return show
+
+
+def _accuracy(look: dict[str, Any]) -> str:
+    """How good the SUT is on test images, as it was seen before the search; suites of older versions do not know."""
+    return f"reads {percent(look['accuracy'])} of {look['test_images']:,} test images rightly" if look else ""
+
+
+def _readable(look: dict[str, Any]) -> str:
+    """How much of what the generator makes unperturbed the SUT reads as it was meant."""
+    known = look.get("readable") is not None
+    return f"{percent(look['readable'])} of its {look['readable_of']} are read as intended by the SUT" if known else ""
 
 
 def _data(entry: Entry) -> list[str]:
@@ -412,8 +425,8 @@ def _versions(entry: Entry) -> list[str]:
 
 
 SETTINGS: tuple[tuple[str, Callable[[Entry], list[str]]], ...] = (
-    ("Classifier under test (SUT)", _network("sut")),
-    ("Generator", _network("generator")),
+    ("Classifier under test (SUT)", _network("sut", _accuracy)),
+    ("Generator", _network("generator", _readable)),
     ("Data", _data),
     ("Method", lambda entry: [entry.searcher, component(_model(entry).get("searcher"))[1]]),
     ("Seeds", _part("seeds")),

@@ -33,7 +33,6 @@ LOOK_SECONDS = 10.0  # for the samples: of a slow generator there are fewer, but
 STOPS = (None, "max_seconds", "max_failures")  # what may end a search
 FEW_IMAGES = 8  # test images that a SUT must have some answer to
 BLINK = 0.1  # seconds between two looks at numbers for the bar
-READABLE = 0.9  # share of plain samples that the SUT must read for its failures to mean something
 PACKAGES = ("lsgen", "torch", "torchvision", "lightning", "torchmetrics", "safetensors", "pyarrow", "numpy")
 
 
@@ -112,37 +111,54 @@ class SearchProgress(TQDMProgressBar, SearchCallback):
 
 
 class Preflight(SearchCallback):
-    """Says before the first step what is searched, what it will cost, and whether the generator can be trusted."""
+    """Says before the first step what is searched, what it will cost, and whether the generator can be trusted.
+
+    Args:
+        writer: Who has the suite, which keeps what the SUT makes of test images and of the generator's plain ones.
+    """
+
+    def __init__(self, writer: SuiteWriter) -> None:
+        self.writer = writer
 
     def on_search_start(self, trainer: Trainer, task: SearchTask) -> None:
         """Prints clean accuracy, the seeds' own failure rate and an estimate of cost; warns of unreadable samples."""
         if not trainer.is_global_zero or not task.pending:
             return
-        searcher = task.searcher
-        seeds = len(task.plan)
         assert task.chunk is not None
-        each = task.evaluator.seconds_per_image(task.chunk, needs_grad=False)
-        clean = _clean_accuracy(task)
-        readable, what = _readable(task, max(LOOK // 10, min(LOOK, int(LOOK_SECONDS / each))))
-        print(f"SUT accuracy on {clean}")
-        print(f"{what} of the generator that the SUT reads as intended: {readable:.1%}")
-        print(f"failure rate of the seeds themselves: {_look_at_seeds(task)}")
+        each, suite = task.evaluator.seconds_per_image(task.chunk, needs_grad=False), self.writer.suite
+        suite.update_manifest(preflight=_look(task, each))
         blocks = "block" if task.num_blocks == 1 else "blocks"
+        print(f"failure rate of the seeds themselves: {_look_at_seeds(task)}")
         print(
-            f"{type(searcher).__name__}: {seeds:,} seeds in {task.num_blocks} {blocks} ({len(task.pending)} to do), "
-            f"{task.rounds} steps each, batches of {task.chunk}; {_estimate(task, each, trainer.world_size)}"
+            f"{type(task.searcher).__name__}: {len(task.plan):,} seeds in {task.num_blocks} {blocks} "
+            f"({len(task.pending)} to do), {task.rounds} steps each, batches of {task.chunk}; "
+            f"{_estimate(task, each, trainer.world_size)}"
         )
         if task.max_seconds is not None and len(task.pending) == 1:
             rank_zero_warn(
                 "max_seconds ends a search between blocks, and there is one left: lower block_size for more of them",
                 category=UserWarning,
             )
-        if readable < READABLE and task.generator.latent.kind != "pixels":  # an image itself is no generator's fault
-            rank_zero_warn(
-                f"the SUT reads only {readable:.1%} of the generator's {what} as intended: what a search finds may be "
-                f"the generator's fault and not the SUT's. Train it longer, or lower the seeds' scale.",
-                category=UserWarning,
-            )
+        if suite.doubt:
+            rank_zero_warn(f"{suite.doubt}. Train it longer, or lower the seeds' scale.", category=UserWarning)
+
+
+def _look(task: SearchTask, each: float) -> dict[str, Any]:
+    """What the SUT reads rightly of test images and of unperturbed ones of the generator, which it also prints.
+
+    Args:
+        task: The search.
+        each: Seconds for an image: of a slow generator's there are fewer.
+    """
+    (images, labels), size = task.data["test"].spread(LOOK), task.evaluator.chunk
+    found: dict[str, Any] = {"accuracy": accuracy(task.sut, images, labels, size), "test_images": len(labels)}
+    print(f"SUT accuracy on {len(labels):,} test images: {found['accuracy']:.2%}")
+    if task.generator.latent.kind == "pixels":  # an image itself is no generator's
+        return found
+    n = max(LOOK // 10, min(LOOK, int(LOOK_SECONDS / each)))
+    readable, what = _readable(task, n)
+    print(f"{what} of the generator that the SUT reads as intended: {readable:.1%}")
+    return found | {"readable": readable, "readable_of": what}
 
 
 def _readable(task: SearchTask, n: int) -> tuple[float, str]:
@@ -151,11 +167,6 @@ def _readable(task: SearchTask, n: int) -> tuple[float, str]:
     if task.generator.conditional:
         return sample_accuracy(*networks, n, size), "plain samples"
     return reconstruction_accuracy(*networks, task.data, "test", n, size), "reconstructions"
-
-
-def _clean_accuracy(task: SearchTask) -> str:
-    (images, labels), size = task.data["test"].spread(LOOK), task.evaluator.chunk
-    return f"{len(labels):,} test images: {accuracy(task.sut, images, labels, size):.2%}"
 
 
 def _look_at_seeds(task: SearchTask) -> str:

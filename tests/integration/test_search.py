@@ -145,6 +145,11 @@ def test_the_search_says_what_to_expect(search_args, tmp_path, capsys):
     said = capsys.readouterr().out
     for words in ("SUT accuracy on 1,000 test images", "failure rate of the seeds", "SUT queries", "reads as intended"):
         assert words in said
+    look = load_suite(tmp_path / "s").manifest["preflight"]  # what was said of SUT and generator, the suite remembers
+    assert look["test_images"] == 1000
+    assert look["readable_of"] == "plain samples"
+    assert f"1,000 test images: {look['accuracy']:.2%}\n" in said
+    assert f"reads as intended: {look['readable']:.1%}\n" in said
 
 
 def test_the_estimate_keeps_to_the_queries_of_a_seed(search_args, tmp_path, capsys):

@@ -262,6 +262,17 @@ def test_what_was_tested_is_said_and_how_to_do_it_again(pgd, report):
     assert page.data["suites"][0]["commands"]["export"] == f"lsgen export {pgd.path}"
 
 
+@pytest.mark.parametrize(("readable", "doubted"), [(0.42, True), (0.97, False), (None, False)])
+def test_a_generator_that_the_sut_cannot_read_is_the_first_thing_that_is_said(readable, doubted, tmp_path, report):
+    suite = make_suite(tmp_path / "s")
+    look = {"accuracy": 0.981, "test_images": 1000, "readable": readable, "readable_of": "plain samples"}
+    suite.update_manifest(preflight=look)
+    words = report(suite).words
+    assert "reads 98.1% of 1,000 test images rightly" in words
+    assert (f"{readable or 0:.1%} of its plain samples are read as intended" in words) == (readable is not None)
+    assert ("Note s: the SUT reads only 42.0% of the generator's plain samples" in words) == doubted
+
+
 def test_a_suite_made_in_python_has_no_command_of_its_own(tmp_path, report):
     page = report(make_suite(tmp_path / "s", config="model: {searcher: {class: LatentPGD, args: {steps: 3}}}\n"))
     assert "steps 3" in page.words
