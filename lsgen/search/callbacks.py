@@ -64,11 +64,14 @@ class SearchCallback(Callback):
 
 
 class SearchProgress(TQDMProgressBar, SearchCallback):
-    """A bar over blocks with the step within the block and the failure rate so far."""
+    """A bar over all steps of all blocks, with the time that is left and how the search is doing."""
+
+    BAR_FORMAT = "{l_bar}{bar}| [{elapsed}<{remaining}{postfix}]"  # blocks are said in words: one may take hours
 
     def __init__(self) -> None:
         super().__init__()
         self._drawn = 0.0
+        self._block, self._blocks = 0, 1  # of this process: which one is searched, from 0, and how many there are
         self._so_far: dict[str, str] = {}
 
     @property
@@ -84,9 +87,12 @@ class SearchProgress(TQDMProgressBar, SearchCallback):
         self._so_far = {}
         super().on_predict_start(trainer, task)
 
-    def on_predict_batch_start(self, trainer: Trainer, pl_module: LightningModule, *args: Any, **kwargs: Any) -> None:
+    def on_predict_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
         """Names what is going on."""
-        super().on_predict_batch_start(trainer, pl_module, *args, **kwargs)
+        super().on_predict_batch_start(trainer, pl_module, batch, batch_idx, dataloader_idx)
+        self._block, self._blocks = batch_idx, int(self.predict_progress_bar.total)
         self.predict_progress_bar.set_description(self.predict_description, refresh=False)
 
     def on_search_step_end(self, trainer: Trainer, task: SearchTask, info: StepInfo) -> None:
@@ -95,6 +101,7 @@ class SearchProgress(TQDMProgressBar, SearchCallback):
             hits, best = info.succeeded, float(info.evaluation.fitness.amin())
             more = {"active": str(len(info.seeds.label)), "hits": f"{int(hits.sum())}/{len(hits)}"}
             more["best"] = f"{best:.3g}" if math.isfinite(best) else "none"
+            self.predict_progress_bar.n = self._block + info.step / info.steps
             self._show(step=f"{info.step}/{info.steps}", **more)
 
     def on_search_batch_end(self, trainer: Trainer, task: SearchTask, cases: Cases) -> None:
@@ -103,10 +110,12 @@ class SearchProgress(TQDMProgressBar, SearchCallback):
             rate = task.live["failure_rate"]
             if rate.update_called and math.isfinite(so_far := float(rate.compute())):
                 self._so_far = {"FR": f"{so_far:.1%}"}
+            self.predict_progress_bar.n = self._block + 1
             self._show()
 
     def _show(self, **more: str) -> None:
-        self.predict_progress_bar.set_postfix({**self._so_far, **more})  # and draws
+        block = {"block": f"{self._block + 1}/{self._blocks}"} if self._blocks > 1 else {}
+        self.predict_progress_bar.set_postfix({**block, **self._so_far, **more})  # and draws
         self._drawn = time.monotonic()
 
 

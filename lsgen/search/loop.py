@@ -22,6 +22,7 @@ class Lane:
     """Some of a block's seeds, which go from step to step together."""
 
     active: Tensor  # [S] those that are still searched, by their place in the block
+    seeds: Seeds  # the same themselves
     state: Any  # of the searcher
     rng: SeedRandom
     asked: Round | None = None  # the candidates of the step that comes next; None: there is none
@@ -31,7 +32,7 @@ class Lane:
         if len(going) < len(self.active):
             self.rng.keep(going)
             going = going.to(self.active.device)
-            self.state, self.active = self.state.take(going), self.active[going]
+            self.active, self.seeds, self.state = self.active[going], self.seeds.take(going), self.state.take(going)
 
 
 class Loop:
@@ -82,14 +83,14 @@ class Loop:
         parts, lanes = [where[i::n] for i in range(n)], []
         for part, own in zip(parts, rng.split(parts), strict=True):
             active = part.to(self.seeds.label.device)
-            lanes.append(Lane(active, state.take(active), own))
+            lanes.append(Lane(active, self.seeds.take(active), state.take(active), own))
             if self.outcome.budget:
                 self._ask(lanes[-1])
         return lanes
 
     def _ask(self, lane: Lane, rows: Tensor | None = None) -> None:
         """Lines up a lane's next candidates, or those at ``rows``."""
-        lane.asked = self.stream.put(self.searcher.ask(lane.state), self.seeds.take(lane.active), rows)
+        lane.asked = self.stream.put(self.searcher.ask(lane.state), lane.seeds, rows)
 
     def _step(self, lane: Lane, step: int) -> Evaluation:
         """One step of a lane; its next candidates get in line."""
@@ -132,7 +133,7 @@ class Loop:
         """What a lane's seeds end with when the budget is spent, [S, *L]."""
         if not self.searcher.final_look:
             return self.searcher.result(lane.state)
-        last = self.evaluator.score(self.searcher.ask(lane.state), self.seeds.take(lane.active), needs_grad=False)
+        last = self.evaluator.score(self.searcher.ask(lane.state), lane.seeds, needs_grad=False)
         self.outcome.count(lane.active, last, self.outcome.budget, self.passes)
         return _best(last)
 
@@ -143,7 +144,7 @@ class Loop:
             return None
         hit = self.outcome.iterations[lane.active] < self.outcome.budget
         bar = bar.where(hit, torch.inf)  # before a first success, all can
-        return self.evaluator.promising(self.searcher.ask(lane.state), self.seeds.take(lane.active), bar)
+        return self.evaluator.promising(self.searcher.ask(lane.state), lane.seeds, bar)
 
 
 def _best(evaluation: Evaluation) -> Tensor:

@@ -273,29 +273,31 @@ def test_a_gallery_of_nothing_is_refused(wrong):
 
 
 class Bar:
-    """Notes what the bar shows."""
+    """Notes what the bar shows, and how full it is."""
 
     def __init__(self):
-        self.shown = []
+        self.n, self.shown = 0, []
 
     def set_postfix(self, values):
-        self.shown.append(dict(values))
+        self.shown.append((self.n, dict(values)))
 
 
-def test_the_bar_shows_rate_active_hits_and_best_and_does_not_look_at_every_round(monkeypatch):
+def test_the_bar_shows_blocks_rate_active_hits_and_best_and_does_not_look_at_every_round(monkeypatch):
     now = [100.0]
     monkeypatch.setattr("lsgen.search.callbacks.time.monotonic", lambda: now[0])
     bar, task = SearchProgress(), toy_task(seeds=PriorSeeds(per_class=1))
-    bar._predict_progress_bar = Bar()
+    bar._predict_progress_bar, bar._blocks = Bar(), 3
     seeds = Seeds(torch.zeros(5, SIDE * SIDE), torch.arange(5) % CLASSES)
     task.live["failure_rate"].update(torch.eye(CLASSES), torch.zeros(CLASSES, dtype=torch.long))
     bar.on_search_batch_end(None, task, None)
+    bar._block = 1
     for step in range(1, 41):
         now[0] += 0.3 * BLINK
         succeeded = torch.arange(5) < step // 4  # also those that are done and no longer evaluated
         going = seeds.take((~succeeded).nonzero().squeeze(1)) if step < 20 else seeds
         bar.on_search_step_end(None, task, StepInfo(step, 40, evaluation_of(seeds), going, succeeded))
     shown = bar._predict_progress_bar.shown
-    assert shown[0] == {"FR": "66.7%"}
-    assert shown[1] == {"FR": "66.7%", "active": "4", "hits": "1/5", "best": "0", "step": "4/40"}
+    assert shown[0] == (1, {"block": "1/3", "FR": "66.7%"})
+    step = {"active": "4", "hits": "1/5", "best": "0", "step": "4/40"}
+    assert shown[1] == (1 + 4 / 40, {"block": "2/3", "FR": "66.7%", **step})  # so that the time left is known
     assert len(shown) == 1 + 40 // 4
