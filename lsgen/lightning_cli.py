@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shlex
 import sys
 import warnings
 from pathlib import Path
@@ -148,9 +149,15 @@ class LsgenCLI(LightningCLI):
         self.trainer.search_config = parser.dump(config, skip_unset=False)
 
     def after_search(self) -> None:
-        """Shows the headline numbers."""
-        if self.trainer.is_global_zero and self.trainer.suite is not None:
-            print_suites({type(self.model.searcher).__name__: self.trainer.suite})
+        """Shows the headline numbers, and how to go on."""
+        suite = self.trainer.suite
+        if self.trainer.is_global_zero and suite is not None:
+            print_suites({type(self.model.searcher).__name__: suite})
+            if not suite.finished:
+                print("to go on: the same command again")
+            elif suite.summary["failed"]:
+                folder, page = shlex.quote(str(suite.path)), shlex.quote(f"{suite.path}.html")
+                print(f"to see its failures: lsgen report {folder} --out {page}")
 
 
 def _refusal(error: Exception) -> InputError:

@@ -91,7 +91,7 @@ class Trainer(pl.Trainer):
         writer = SuiteWriter(out, self.search_name, self.search_config)
         own = self.callbacks
         others = [c for c in own if not isinstance(c, ProgressBar)]
-        bar = [SearchProgress()] if len(others) < len(own) else []
+        bar = [SearchProgress(getattr(c, "refresh_rate", 1)) for c in own if isinstance(c, ProgressBar)]
         logging = SearchLogging(writer)
         self.callbacks = [*others, writer, logging, SuiteFigures(logging), Preflight(writer), *bar]
         try:

@@ -6,7 +6,7 @@ Shapes use S (seeds), P (candidates per seed), N (candidates, flattened), K (cla
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -164,10 +164,14 @@ def cut(x: Tensor) -> Tensor:
     return image
 
 
-def describe(obj: Any) -> Any:
+def describe(obj: Any, inner: Callable[[Any], Any] | None = None) -> Any:
     """A component as plain data: its class and constructor arguments, nested, enough to build or to hash it.
 
     Every lsgen component keeps each constructor argument as an attribute of the same name; this relies on it.
+
+    Args:
+        obj: The component, or a plain value.
+        inner: What describes its arguments; this function by default.
 
     Example:
         >>> describe(LatentSpec(shape=(16,)))
@@ -177,9 +181,10 @@ def describe(obj: Any) -> Any:
         return obj
     if isinstance(obj, Path):
         return str(obj)
+    inner = inner or describe
     if isinstance(obj, (list, tuple)):
-        return [describe(item) for item in obj]
+        return [inner(item) for item in obj]
     if isinstance(obj, dict):
-        return {str(key): describe(value) for key, value in obj.items()}
+        return {str(key): inner(value) for key, value in obj.items()}
     names = [n for n in inspect.signature(type(obj)).parameters if n not in ("args", "kwargs")]
-    return {"class": type(obj).__name__, "args": {n: describe(getattr(obj, n)) for n in names}}
+    return {"class": type(obj).__name__, "args": {n: inner(getattr(obj, n)) for n in names}}

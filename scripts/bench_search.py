@@ -100,7 +100,7 @@ def published_margin_ga(
 def published_boundary_ga(
     generator: Generator, sut: SUT, z0: Tensor, label: int, generations: int, bounds: Bounds, stops: bool = False
 ) -> tuple[int, bool]:
-    """SINVAD's loop for one seed; it goes on after a failure, for a smaller change."""
+    """SINVAD's loop for one seed; it goes on after a failure, for a smaller change, and may stop at tiny mutations."""
     size, before, asked = 0.1, None, 0
     people = [z0 + 0.7 * torch.randn_like(z0) for _ in range(50)]
     for _ in range(generations):
@@ -112,6 +112,8 @@ def published_boundary_ga(
         elites = [people[i] for i in order[:20]]
         best = fitness[order[0]]
         size = 0.7 * size if best == before else 0.1
+        if stops and size < 1e-3:
+            break
         before = best
         children = []
         for _ in range(30):
@@ -296,6 +298,7 @@ def failures(options: argparse.Namespace) -> str:
     searchers = methods(options.generations, options.steps)
     far = MarginGA(generations=options.generations, extent="high"), partial(published_margin_ga, extent=1e-3)
     searchers["MarginGA"] = (*far, options.generations)  # at low extent it hardly finds any
+    searchers["BoundaryGA"] = (BoundaryGA(generations=options.generations), *searchers["BoundaryGA"][1:])
     searchers["LatentPGD, early_stop"] = (LatentPGD(steps=options.steps, early_stop=True), published_pgd, options.steps)
     for name, (searcher, loop, rounds) in searchers.items():
         generator, sut = generators.pretrained(options.generator), suts.pretrained(options.sut)
@@ -303,8 +306,9 @@ def failures(options: argparse.Namespace) -> str:
         with tempfile.TemporaryDirectory() as folder:
             trainer = Trainer(default_root_dir=folder, enable_progress_bar=False, logger=False)
             suite = trainer.search(task, datamodule=data, out=f"{folder}/suite")
-            summary = suite.summary
+            summary, viable = suite.summary, torch.from_numpy(suite.table["viable"].to_numpy("bool"))
         prepared, seeds = prepare(options, searcher, per_class * data.num_classes, data)
+        seeds = seeds.take(viable.nonzero().squeeze(1))
         bounds = prepared.generator.latent.bounds or (-4.0, 4.0)
         plain, started = _as_loaded(options), time.perf_counter()
         known = [
@@ -314,7 +318,7 @@ def failures(options: argparse.Namespace) -> str:
         own = [summary["queries_per_failure"], summary["seconds_per_failure"]]
         theirs = [sum(n for n, _ in known) / found, seconds / found] if found else [None, None]
         cells = [f"{queries or math.nan:,.0f} | {cost or math.nan:.2f}" for queries, cost in (own, theirs)]
-        text += f"| {name} | {len(known)} | {round(summary['failure_rate'] * len(known))} | {cells[0]} | "
+        text += f"| {name} | {len(known)} | {summary['failed']} | {cells[0]} | "
         text += f"{found} | {cells[1]} |\n"
         print(text.splitlines()[-1], flush=True)
     return text

@@ -240,7 +240,7 @@ def _probabilities(suite: Suite, sut: SUT, rows: np.ndarray) -> np.ndarray:
     from lsgen.generators import PixelSpace
     from lsgen.objectives import CrossEntropy, Misclassified
     from lsgen.search.evaluator import Evaluator, use_channels_last
-    from lsgen.types import Seeds, from_uint8
+    from lsgen.types import from_uint8
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     sut = sut.to(device).eval()
@@ -253,8 +253,8 @@ def _probabilities(suite: Suite, sut: SUT, rows: np.ndarray) -> np.ndarray:
     with torch.no_grad():
         for images in torch.from_numpy(suite.images[rows]).split(CHUNKS * chunk):
             pixels = from_uint8(images.to(device))
-            seeds = Seeds(pixels, torch.zeros(len(pixels), dtype=torch.long, device=device))
-            parts.append(evaluator.judge(pixels, seeds).logits.softmax(1).cpu())
+            label = torch.zeros(len(pixels), dtype=torch.long, device=device)  # pixels have none
+            parts.append(evaluator.look(pixels, label)[1].softmax(1).cpu())
     return torch.cat(parts).numpy()
 
 

@@ -192,6 +192,9 @@ def effectiveness(failed: Tensor, valid: Tensor, preserved: Tensor) -> Tensor:
 def mean_iterations(iterations: Tensor, success: Tensor, budget: int) -> Tensor:
     """Mean steps to the first success; a seed without one counts the whole budget (ICST25), [N], [N] bool -> scalar.
 
+    ``success`` says who ever succeeded; a search that goes on may lose it again, and a suite's column of that name is
+    about what it ended with.
+
     Example:
         >>> mean_iterations(torch.tensor([3, 99]), torch.tensor([True, False]), budget=250)
         tensor(126.5000, dtype=torch.float64)

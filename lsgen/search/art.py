@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -30,8 +31,8 @@ class ArtAttack(RandomSampling):
     is given its equal share. Cases are judged on the stored 8-bit image as everywhere: an attack that ends just beyond
     the boundary, as Carlini-Wagner without ``confidence``, often fails there.
 
-    The global random streams are set for each block, so that a suite can be made again; a few attacks (HopSkipJump)
-    draw from streams of their own, and differ each time.
+    The global random streams are set for each block, so that a suite can be made again; a few attacks (HopSkipJump,
+    BrendelBethgeAttack) draw from streams of their own, and differ each time.
 
     Args:
         attack: Name of a class in ``art.attacks.evasion``, e.g. ``CarliniL2Method``, ``DeepFool``, ``HopSkipJump``.
@@ -156,14 +157,16 @@ def _estimator(model: nn.Module, evaluator: Evaluator) -> Any:
 @contextmanager
 def _seeded(seed: int) -> Iterator[None]:
     """The toolbox draws from the global streams: these are set for it, and put back."""
-    before = np.random.get_state()
+    of_numpy, of_python = np.random.get_state(), random.getstate()
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         np.random.seed(seed)
+        random.seed(seed)
         try:
             yield
         finally:
-            np.random.set_state(before)
+            np.random.set_state(of_numpy)
+            random.setstate(of_python)
 
 
 def _shares(total: int, like: Tensor) -> Tensor:

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 def unit(x: Tensor, p: float = 2.0) -> Tensor:
     """Rows [..., D] scaled to a norm of 1, however short they are; rows of zeros stay.
 
-    A very sure SUT gives gradients whose squares vanish: these are scaled first, by powers of two, which is exact.
+    A very sure SUT gives gradients whose squares vanish: these are scaled first, by powers of two, which is exact. A
+    row alone has a copy beside it: several threads would sum it in an order that depends on how many there are.
 
     Example:
         >>> unit(torch.tensor([[3e-30, -4e-30], [0.0, 0.0]]))
@@ -33,7 +34,9 @@ def unit(x: Tensor, p: float = 2.0) -> Tensor:
                 [ 0.0000,  0.0000]])
     """
     exponent = torch.frexp(x.abs().amax(dim=-1, keepdim=True)).exponent.clamp(-126, 126)
-    return F.normalize(x * torch.exp2(-exponent.to(x.dtype)), p=p, dim=-1)
+    scaled = x * torch.exp2(-exponent.to(x.dtype))
+    alone = x.numel() == x.shape[-1]
+    return F.normalize(scaled.expand(2, *x.shape), p=p, dim=-1)[0] if alone else F.normalize(scaled, p=p, dim=-1)
 
 
 class SeedRandom:

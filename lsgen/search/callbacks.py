@@ -64,12 +64,16 @@ class SearchCallback(Callback):
 
 
 class SearchProgress(TQDMProgressBar, SearchCallback):
-    """A bar over all steps of all blocks, with the time that is left and how the search is doing."""
+    """A bar over all steps of all blocks, with the time that is left and how the search is doing.
+
+    Args:
+        refresh_rate: 0 for no bar.
+    """
 
     BAR_FORMAT = "{l_bar}{bar}| [{elapsed}<{remaining}{postfix}]"  # blocks are said in words: one may take hours
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, refresh_rate: int = 1) -> None:
+        super().__init__(refresh_rate)
         self._drawn = 0.0
         self._block, self._blocks = 0, 1  # of this process: which one is searched, from 0, and how many there are
         self._so_far: dict[str, str] = {}

@@ -114,12 +114,16 @@ def tabulate(
 def _changes(*columns: Tensor) -> dict[str, Tensor]:
     """What a search did to each case: latents and stored images before and after, and what they are to look like.
 
-    A few at a time: SSIM takes many times the memory of its images.
+    A few at a time: SSIM takes many times the memory of its images. And never one alone: a single large row is summed
+    by several threads, in an order that depends on how many there are.
     """
     parts = []
-    for z0, z, x0, x, original in zip(*(column.split(ROWS) for column in columns), strict=True):
+    for piece in zip(*(column.split(ROWS) for column in columns), strict=True):
+        n = len(piece[0])
+        z0, z, x0, x, original = (column if n > 1 else column.repeat_interleave(2, dim=0) for column in piece)
         found = from_uint8(x)
-        parts.append(_moves(z0, z, from_uint8(x0), found) | _likeness(found, from_uint8(original)))
+        values = _moves(z0, z, from_uint8(x0), found) | _likeness(found, from_uint8(original))
+        parts.append({name: value[:n] for name, value in values.items()})
     return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
 

@@ -25,10 +25,11 @@ CHUNK_SIZES = (32, 64, 128, 256, 512)
 LANES = 2  # of rounds, which alternate: while half of the candidates fill a chunk, none is padded
 MULTIPLE = 32  # of chunk sizes: rows of a ragged last tile may be added up in another order
 FEW = (1, 4, 8, 16)  # for searches whose rounds fit into them, which 32 would fill with padding
-CLEARLY = 0.99  # of the time of the best so far
+LARGE = 2**15  # numbers of one row that torch sums on several threads, in an order that depends on how many there are
 ROWS, PASSES = 256, 8  # of a turn, at most: one small pass between large ones is faster than a row of them
 TURNS, ALL_TURNS = 9, 3.0  # how often each size is timed at most, and the seconds after which no other turn begins
 SHRINKING = (0.2, 0.6, 1.0)  # shares of the candidates that are left, where seeds end or some need no look
+NEARLY = 1.03  # of the shortest time, where shares are such a guess: the largest size that takes no longer is taken
 LONG = 2.0  # seconds of a pass after which no larger size is tried
 FP16_SCALE = 1024.0  # a power of two, which costs no precision; gradients of up to 64 fit
 
@@ -93,23 +94,28 @@ class Evaluator:
         """What latents [N, *L] with labels [N] decode to, [N, C, H, W]."""
         return torch.cat([self.decode(z, y).float()[:n] for n, z, y in self._chunks(latent, label)])
 
-    def judge(self, latent: Tensor, seeds: Seeds) -> Judged:
-        """What is stored for these latents [N, *L], and what the SUT says of exactly that."""
+    def look(self, latent: Tensor, label: Tensor) -> tuple[Tensor, Tensor]:
+        """What is stored for these latents [N, *L] with labels [N], uint8, and the SUT's logits for exactly that."""
         parts = []
-        for n, z, *context in self._chunks(latent, *carried(seeds)):
-            decoded = self.decode(z, context[0]).float()
+        for n, z, y in self._chunks(latent, label):
+            decoded = self.decode(z, y).float()
             image = to_uint8(decoded)
             logits = self.logits(from_uint8(image)).float()
-            logits = logits.where(_whole(decoded)[:, None], torch.nan)  # 8 bits hide it
-            success = self.criterion(Candidates(z, from_uint8(image), logits, *context)) & _whole(logits)
-            parts.append((image[:n], logits[:n], success[:n]))
-        image, logits, success = (torch.cat(column) for column in zip(*parts, strict=True))
-        return Judged(image, logits, success)
+            parts.append((image[:n], logits.where(_whole(decoded)[:, None], torch.nan)[:n]))  # 8 bits hide it
+        image, logits = (torch.cat(column) for column in zip(*parts, strict=True))
+        return image, logits
 
-    def successes(self, judged: Judged, latent: Tensor, seeds: Seeds) -> Tensor:
-        """Which of the judged latents [N, *L] satisfy the criterion for these seeds, [N] bool."""
-        columns = (latent, from_uint8(judged.image), judged.logits, *carried(seeds))
-        return torch.cat([self.criterion(Candidates(*piece))[:n] for n, *piece in self._chunks(*columns)])
+    def judge(self, latent: Tensor, seeds: Seeds) -> Judged:
+        """The same, and whether the criterion holds for these seeds."""
+        image, logits = self.look(latent, seeds.label)
+        return Judged(image, logits, self.successes(latent, image, logits, seeds))
+
+    def successes(self, latent: Tensor, image: Tensor, logits: Tensor, seeds: Seeds) -> Tensor:
+        """Which latents [N, *L] with these stored images and logits satisfy the criterion for their seeds, [N] bool."""
+        parts = []
+        for n, z, x, scores, *context in self._chunks(latent, image, logits, *carried(seeds)):
+            parts.append((self.criterion(Candidates(z, from_uint8(x), scores, *context)) & _whole(scores))[:n])
+        return torch.cat(parts)
 
     def promising(self, latent: Tensor, seeds: Seeds, bar: Tensor) -> Tensor | None:
         """Which candidates [S, P, *L] may score below their seed's bar [S], whatever the SUT says, [S, P] bool.
@@ -120,10 +126,10 @@ class Evaluator:
         floor = self.objective.floor(latent.flatten(0, 1), seeds.latent.repeat_interleave(p, dim=0))
         return None if floor is None else floor.view(-1, p) < bar[:, None]
 
-    def score(self, latent: Tensor, seeds: Seeds, needs_grad: bool, rows: Tensor | None = None) -> Evaluation:
-        """One round of candidates, by itself; see :class:`lsgen.search.stream.Round`."""
+    def score(self, latent: Tensor, seeds: Seeds, needs_grad: bool) -> Evaluation:
+        """One round of candidates [S, P, *L], by itself."""
         stream = Stream(self, needs_grad)
-        return stream.get(stream.put(latent, seeds, rows))
+        return stream.get(stream.put(latent, seeds))
 
     def score_chunk(self, needs_grad: bool, *columns: Tensor) -> tuple[Tensor, ...]:
         """Logits, fitness, success and, where wanted, gradients of at most ``chunk`` candidates.
@@ -172,33 +178,34 @@ class Evaluator:
         """The chunk size that gets rounds of so many candidates done first, padding included, of a few that are tried.
 
         Sizes take turns, so that another process slows all of them alike. None is tried after one that takes long or
-        does not fit into memory; where none fits, smaller ones are. A larger one must be clearly faster. A few
-        candidates are one chunk, whatever the clock says: a small search gets the same size each time.
+        does not fit into memory; where none fits, smaller ones are. A few candidates are one chunk, whatever the clock
+        says: a small search gets the same size each time.
 
         Args:
             needs_grad: Whether passes have a way back.
             candidates: How many there are in a full round.
             steady: Whether all rounds are full. Otherwise seeds end, or candidates need no look, and sooner or later
-                rounds are smaller.
+                rounds are smaller; of sizes nearly as fast the largest is taken, which loses least if they are not.
         """
         if candidates <= FEW[-1]:
             sizes = [next(n for n in self._few() if n >= candidates)]
         else:
             sizes = sorted({_even(candidates, n) for n in CHUNK_SIZES})
         times = self._times(sizes, needs_grad) or self._times(self._few(), needs_grad)
-        best, best_time = FEW[-1], float("inf")
-        for size, seconds in times.items():
-            rounds = (math.ceil(share * candidates) for share in ((1.0,) if steady else SHRINKING))
-            whole = seconds * mean(passes_a_round(n, size, self.lanes) for n in rounds)
-            if whole < CLEARLY * best_time:
-                best, best_time = size, whole
-        return best
+        rounds = [math.ceil(share * candidates) for share in ((1.0,) if steady else SHRINKING)]
+        whole = {
+            size: seconds * mean(passes_a_round(n, size, self.lanes) for n in rounds) for size, seconds in times.items()
+        }
+        longest = (1.0 if steady else NEARLY) * min(whole.values(), default=0.0)
+        return max((size for size, seconds in whole.items() if seconds <= longest), default=FEW[0])
 
     def _few(self) -> list[int]:
         """Small chunk sizes; one image alone only if the networks answer it as they do among others.
 
-        Foreign code may squeeze its axis away.
+        Foreign code may squeeze its axis away, and the sums of a large one may depend on the number of threads.
         """
+        if max(math.prod(self.generator.latent_shape), math.prod(self.sut.image_shape)) >= LARGE:
+            return list(FEW[1:])
         z = torch.zeros(2, *self.generator.latent_shape, device=self.generator.device)
         y = torch.zeros(2, dtype=torch.long, device=z.device)
         two = self._score_chunk(False, z, y, y, z)[0]

@@ -35,7 +35,6 @@ class Perturbed(Generator):
         self.image_shape, self.num_classes = generator.image_shape, generator.num_classes
         self.shapes = [torch.Size(generator.latent_shape), *_output_shapes(generator, self.first)]
         self.sizes = [shape.numel() for shape in self.shapes]
-        self.latent_bounds.copy_(generator.latent_bounds)
         self.eval()
 
     @property

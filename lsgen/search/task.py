@@ -8,7 +8,6 @@ import json
 import os
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -109,8 +108,13 @@ class SearchTask(LightningModule):
         self.block_size, self.eval_batch_size = block_size, eval_batch_size
         self.max_queries, self.max_seconds, self.max_failures = max_queries, max_seconds, max_failures
         check_fit(searcher, self.objective, self.criterion, sut, seeds)
-        self._check_max_queries()
+        if max_queries is not None and self.asks_by_itself:
+            raise InputError(
+                f"{type(searcher).__name__} asks the SUT by itself, so max_queries cannot hold it: set its own limits "
+                f"instead"
+            )
         self.space = searcher.bind(generator)
+        self._check_max_queries()
         self.channels_last, self.compile = channels_last, compile
         self.evaluator = Evaluator(self.space, sut, self.objective, self.criterion)
         self.seed_evaluator = self.evaluator  # a space of the same shape may still judge otherwise than the generator
@@ -129,15 +133,13 @@ class SearchTask(LightningModule):
     def _check_max_queries(self) -> None:
         if self.max_queries is None:
             return
-        if self.asks_by_itself:
-            name = type(self.searcher).__name__
+        least = self.queries_beside_rounds
+        if self.searcher.steps:
+            least += (self.searcher.first + self.searcher.candidates) * self.passes(score=True)
+        if self.max_queries < least:
             raise InputError(
-                f"{name} asks the SUT by itself, so max_queries cannot hold it: set its own limits instead"
-            )
-        if self.max_queries < (looks := self.queries_beside_rounds):
-            raise InputError(
-                f"max_queries must be at least {looks}, for looks at a seed and at what became of it, "
-                f"got {self.max_queries}"
+                f"max_queries must be at least {least}, for looks at a seed and at what became of it and for one round "
+                f"of candidates, got {self.max_queries}"
             )
 
     # --- what a seed costs ---------------------------------------------------------------------------------------
@@ -214,7 +216,7 @@ class SearchTask(LightningModule):
             "compile",
             "max_queries",
         )
-        content = {name: describe(getattr(self, name)) for name in parts}
+        content = {name: _decisive(getattr(self, name)) for name in parts}
         content |= {"generator settings": self.generator.settings(), "SUT settings": self.sut.settings()}
         content |= {"weights": self.weights(), "data": self.data.fingerprint, "seed": self.seed}
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
@@ -338,12 +340,13 @@ class SearchTask(LightningModule):
         rng = SeedRandom(self.seed, number, len(block.plan), self.device)
         seeds = self.start(block, rng)
         first, shared = self.judge_seeds(block, seeds)
+        tested = torch.ones_like(shared) if self.criterion.needs_target else ~shared  # by the criterion, each by itself
         viable = first.logits.isfinite().all(1)
         if self.searcher.viable_seeds_only:
             viable &= (first.logits.argmax(1) == seeds.label) & ~first.success
         outcome = Outcome.at(seeds, first.success, viable, self.rounds)
         outcome.retire((~first.logits.isfinite().all(1)).nonzero().squeeze(1), seeds)
-        outcome.forward += self.passes(score=False) * ~shared
+        outcome.forward += (~shared).long() + (self.passes(score=False) - 1) * tested
         self.run(outcome, seeds, viable, rng)
         last = self._judge_found(outcome, seeds, first)
         return tabulate(block, seeds, first, last, outcome, viable, self.searcher.has_seed)
@@ -351,9 +354,12 @@ class SearchTask(LightningModule):
     def judge_seeds(self, block: Block, seeds: Seeds) -> tuple[Judged, Tensor]:
         """The seeds' own images, each judged once, and which cases only share the judgement of an earlier one."""
         index, again = first_of_each(block.plan.seed_id.to(self.device))
-        judged = self.seed_evaluator.judge(seeds.latent[index], seeds.take(index)).take(again)
+        own, evaluator = seeds.take(index), self.seed_evaluator
         if self.criterion.needs_target:  # a seed's cases aim at different classes
-            judged = replace(judged, success=self.seed_evaluator.successes(judged, seeds.latent, seeds))
+            image, logits = (column[again] for column in evaluator.look(own.latent, own.label))
+            judged = Judged(image, logits, evaluator.successes(seeds.latent, image, logits, seeds))
+        else:
+            judged = evaluator.judge(own.latent, own).take(again)
         shared = torch.ones_like(again, dtype=torch.bool)
         shared[index] = False
         return judged, shared
@@ -396,6 +402,11 @@ def _try_out(generator: Generator) -> None:
     image = generator.eval().decode(torch.zeros(2, *generator.latent_shape, device=generator.device), y)
     if generator.encodes:
         generator.encode(image, y)
+
+
+def _decisive(part: Any) -> Any:
+    """A part of the search as plain data; a SUT in it by what decides its answers, not by where its files lie."""
+    return part.settings() if isinstance(part, SUT) else describe(part, _decisive)
 
 
 def _suts_in(part: object) -> dict[str, SUT]:

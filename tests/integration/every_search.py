@@ -34,7 +34,10 @@ def searches() -> dict[str, dict[str, Any]]:
         found[f"hill climb, {type(surprise).__name__}"] = {"searcher": HillClimb(passes=1), "objective": goal}
     if find_spec("art"):
         attack = ArtAttack(attack="ProjectedGradientDescent", settings={"num_random_init": 1, "verbose": False})
-        found["art"] = {"searcher": attack, "generator": PixelSpace(image_shape=(1, 4, 4), num_classes=3)}
+        pixels = PixelSpace(image_shape=(1, 4, 4), num_classes=3)
+        found["art"] = {"searcher": attack, "generator": pixels}
+        universal = ArtAttack(attack="UniversalPerturbation", settings={"max_iter": 2, "verbose": False})
+        found["art, by Python's random numbers"] = {"searcher": universal, "generator": pixels}
     return found
 
 
@@ -42,9 +45,9 @@ def run(data: Path, out: Path, processes: int = 1) -> None:
     """One suite for each search, in ``out``."""
     strategy = {"strategy": "ddp", "devices": processes} if processes > 1 else {"devices": 1}
     trainer = Trainer(default_root_dir=out, accelerator="cpu", enable_progress_bar=False, logger=False, **strategy)
-    usual = {"generator": Pixels(num_classes=3), "seeds": DataSeeds(per_class=6), "block_size": 4}
+    usual = {"generator": Pixels(num_classes=3), "seeds": DataSeeds(per_class=6), "block_size": 6}
     for name, parts in searches().items():
-        task = SearchTask(**{**usual, **parts}, sut=Linear(num_classes=3), eval_batch_size=32)
+        task = SearchTask(**{**usual, **parts}, sut=Linear(num_classes=3), eval_batch_size=4)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="the SUT reads only")
             trainer.search(task, datamodule=ImageData(name="npz", path=str(data)), out=str(out / name))

@@ -127,7 +127,9 @@ def test_early_stop_spends_less_and_fails_at_least_as_often(pgd, search_args, tm
 def test_running_again_has_nothing_to_do_and_a_retrained_model_is_another_suite(pgd, search_args, capsys):
     before = (pgd.path / "cases.parquet").stat().st_mtime_ns
     assert main(search_args(f"--out={pgd.path}")) == 0
-    assert "already finished" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "already finished" in said
+    assert f"to see its failures: lsgen report {pgd.path} --out {pgd.path}.html\n" in said
     assert (pgd.path / "cases.parquet").stat().st_mtime_ns == before
     assert main(search_args(f"--out={pgd.path}", "--seed_everything=1")) == 2
     assert "another configuration" in capsys.readouterr().err

@@ -4,7 +4,8 @@ import numpy as np
 import torch
 
 from lsgen.metrics import functional as F
-from lsgen.search.cases import Outcome, tabulate
+from lsgen.search.base import unit
+from lsgen.search.cases import Outcome, _changes, tabulate
 from lsgen.search.evaluator import Judged
 from lsgen.search.seeds import Block, Plan
 from lsgen.types import Seeds, from_uint8
@@ -65,3 +66,18 @@ def test_probabilities_are_those_of_label_and_of_prediction():
     p = last.logits.softmax(1)
     torch.testing.assert_close(cases.columns["p_predicted"], p.amax(1))
     np.testing.assert_allclose(cases.columns["p_true"], p[torch.arange(N), torch.arange(N) % 3])
+
+
+def test_a_large_case_alone_is_measured_the_same_by_any_number_of_threads():
+    """Torch shares the sum of a single large row out to threads, and rounds differently for each number of them."""
+    latent, image = torch.randn(2, 1, 200_000, generator=RNG), torch.rand(2, 1, 3, 200, 300, generator=RNG)
+    found, before = [], torch.get_num_threads()
+    try:
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            pictures = (255 * image).byte()
+            found.append(_changes(*latent, *pictures, pictures[0]) | {"unit": unit(latent[0, 0], p=1.0)})
+    finally:
+        torch.set_num_threads(before)
+    assert all(torch.equal(found[0][name], found[1][name]) for name in found[0])
+    assert all(len(found[0][name]) == 1 for name in found[0] if name != "unit")

@@ -4,7 +4,7 @@ import torch
 from lsgen.generators import CVAE
 from lsgen.objectives import CrossEntropy, LatentDistance, Misclassified
 from lsgen.search.evaluator import CHUNK_SIZES, Evaluator, is_chunk_size
-from lsgen.search.stream import passes_a_round
+from lsgen.search.stream import Stream, passes_a_round
 from lsgen.suts import Classifier
 from lsgen.types import Seeds, from_uint8
 from tests.toys import Linear, Pixels
@@ -112,7 +112,8 @@ def test_who_cannot_get_below_the_bar_is_not_asked_about(networks, monkeypatch, 
     seeds = Seeds(torch.zeros(6, 16), y)
     everyone = networks.score(z, seeds, needs_grad=False)
     promising = networks.promising(z, seeds, torch.full((6,), 4 * bar))
-    some = networks.score(z, seeds, needs_grad=False, rows=promising.flatten().nonzero().squeeze(1))
+    stream = Stream(networks, needs_grad=False)
+    some = stream.get(stream.put(z, seeds, promising.flatten().nonzero().squeeze(1)))
     assert torch.equal(some.asked, z.sum(-1) < 4 * bar)
     assert int(some.shown) == int(some.asked.sum())
     assert torch.equal(some.fitness, everyone.fitness.where(some.asked, torch.inf))
@@ -157,11 +158,19 @@ def test_one_image_alone_is_only_shown_to_those_who_can_take_it(monkeypatch):
         assert evaluator.fastest_chunk(needs_grad=True, candidates=1) == chunk
 
 
-def test_a_larger_chunk_must_be_clearly_faster(networks, monkeypatch):
-    monkeypatch.setattr(networks, "_seconds", lambda chunk, _: chunk * 1e-4)
-    assert networks.fastest_chunk(needs_grad=False, candidates=512) == 32
-    monkeypatch.setattr(networks, "_seconds", lambda chunk, _: chunk * (9e-5 if chunk == 256 else 1e-4))
-    assert networks.fastest_chunk(needs_grad=False, candidates=512) == 256
+def test_the_fastest_chunk_is_taken_and_a_larger_one_where_rounds_may_shrink_and_it_is_nearly_as_fast(
+    networks, monkeypatch
+):
+    for small, steady, shrinking in ((0.98e-4, 64, 128), (0.9e-4, 64, 64)):
+        monkeypatch.setattr(networks, "_seconds", lambda chunk, _, t=small: chunk * (1e-4 if chunk > 64 else t))
+        monkeypatch.setattr("lsgen.search.evaluator.CHUNK_SIZES", (64, 128))
+        assert networks.fastest_chunk(False, candidates=1280, steady=True) == steady
+        assert networks.fastest_chunk(False, candidates=1280, steady=False) == shrinking
+
+
+def test_a_large_image_never_goes_alone():
+    evaluator = Evaluator(Pixels(side=182), Linear(side=182), CrossEntropy(), Misclassified())
+    assert evaluator.fastest_chunk(needs_grad=False, candidates=1) == 4
 
 
 def test_no_size_is_tried_after_one_that_takes_long(networks, monkeypatch):

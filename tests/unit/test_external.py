@@ -9,7 +9,10 @@ from safetensors.torch import save_file
 
 from lsgen import checkpoints
 from lsgen.errors import InputError
+from lsgen.search import Differential
+from lsgen.search.task import _decisive
 from lsgen.suts import ExternalSUT, pretrained
+from lsgen.types import describe
 
 MODEL = """\
 from collections import namedtuple
@@ -168,6 +171,13 @@ def test_hash_sees_weights_settings_and_code(folder):
     (folder / "net.py").write_text(MODEL.replace("relu", "tanh"))
     others.append(sha())
     assert len({first, *others}) == 7
+
+
+def test_where_a_second_suts_files_lie_decides_nothing(folder):
+    torch.save(external().net.state_dict(), "w.pt")
+    here, there = (Differential(other=external(weights=weights)) for weights in ("w.pt", str(folder / "w.pt")))
+    assert describe(here) != describe(there)
+    assert _decisive(here) == _decisive(there) != _decisive(Differential(other=external(weights="w.pt"), start=1.0))
 
 
 # --- preprocessing ---------------------------------------------------------------------------------------------------

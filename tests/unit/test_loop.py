@@ -24,7 +24,7 @@ def searched(searcher, *, seeds: int = 11, chunk: int = 8, seen=None, out=(3,), 
     start = Seeds(task.searcher.lift(latent), label, other=latent.flip(0))
     viable = torch.ones(seeds, dtype=torch.bool)
     viable[list(out)] = False
-    outcome = Outcome.at(start, torch.zeros_like(viable), viable, task.searcher.steps)
+    outcome = Outcome.at(start, torch.zeros_like(viable), viable, task.rounds)
     with torch.no_grad():
         sut.count = 0
         task.run(outcome, start, viable, SeedRandom(0, 0, seeds))
@@ -126,7 +126,8 @@ def test_rounds_share_chunks_and_get_their_own_answers():
 def test_a_round_of_which_nobody_is_worth_a_look_costs_no_pass(monkeypatch, needs_grad):
     evaluator, seeds = problem(seeds=3, chunk=4)
     monkeypatch.setattr(evaluator, "score_chunk", None)
-    nobody = evaluator.score(seeds.latent[:, None], seeds, needs_grad, rows=torch.zeros(0, dtype=torch.long))
+    stream = Stream(evaluator, needs_grad)
+    nobody = stream.get(stream.put(seeds.latent[:, None], seeds, torch.zeros(0, dtype=torch.long)))
     assert nobody.logits.shape == (3, 1, 2)
     assert nobody.fitness.tolist() == [[torch.inf]] * 3
     assert not nobody.success.any()

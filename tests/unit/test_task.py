@@ -21,6 +21,7 @@ from lsgen.objectives import (
     Criterion,
     CrossEntropy,
     Disagree,
+    IsTarget,
     LatentDistance,
     LogitMargin,
     Misclassified,
@@ -75,7 +76,7 @@ def search(data, searcher, seeds, folder, *, sut=None, **more):
 def test_every_searcher_makes_a_suite_and_counts_its_queries(name, data, tmp_path):
     searcher = SEARCHERS[name]()
     if isinstance(searcher, Differential):
-        searcher = Differential(other=Linear(num_classes=CLASSES, seed=1), population=8, elites=3, generations=6)
+        searcher = Differential(other=Asked(num_classes=CLASSES, seed=1), population=8, elites=3, generations=6)
     seeds = PairSeeds(others_per_class=2) if searcher.needs_other else DataSeeds(per_class=5)
     sut = Asked(num_classes=CLASSES)
     suite, task = search(data, searcher, seeds, tmp_path, sut=sut, block_size=7)
@@ -87,18 +88,28 @@ def test_every_searcher_makes_a_suite_and_counts_its_queries(name, data, tmp_pat
     assert table["queries"].max() <= task.most_queries
     if not searcher.stops_at_success and type(searcher).bar is Searcher.bar:  # nothing ends early, all are looked at
         assert table["queries"].max() == task.most_queries
-    sut.count = 0
+    suts = [sut, *{id(other): other for part in (task.objective, task.criterion) for other in part.others}.values()]
+    for asked in suts:
+        asked.count = 0
     total = 0
     for number in range(task.num_blocks):
         cases = task.search_block(number)
         total += int(cases.columns["queries"].sum())
-    other = 2 if isinstance(searcher, Differential) else 1
-    seen = sut.count
-    if other == 1:
-        assert total == seen
-    else:  # the second SUT was asked as often in the loop, twice there for fitness and criterion
-        assert total > seen
+    assert total == sum(asked.count for asked in suts)
+    assert len(suts) == (2 if isinstance(searcher, Differential) else 1)
     assert suite.summary["queries"] == total
+
+
+def test_every_case_that_asks_a_second_sut_about_its_seed_pays_for_it(data, tmp_path):
+    """Cases of one seed share the SUT's look at it; the criterion is put to each of them."""
+    sut, other = Asked(num_classes=CLASSES), Asked(num_classes=CLASSES, seed=1)
+    goal = IsTarget() & Disagree(other=other)
+    seeds = DataSeeds(per_class=4, target="each")
+    _, task = search(data, LatentPGD(steps=3, early_stop=True), seeds, tmp_path, sut=sut, criterion=goal)
+    sut.count = other.count = 0
+    queries = task.search_block(0).columns["queries"]
+    assert other.count > sut.count
+    assert int(queries.sum()) == sut.count + other.count
 
 
 class Largest(Linear):
@@ -419,7 +430,7 @@ class ViewingGenerator(Pixels):
 
     def __init__(self, **settings):
         super().__init__(**settings)
-        self.conv = torch.nn.Conv2d(1, 2, 3, padding=1)
+        self.conv = torch.nn.Sequential(torch.nn.Conv2d(1, 3, 1), torch.nn.Conv2d(3, 2, 3, padding=1))
 
     def decode(self, z, y):
         maps = self.conv(super().decode(z, y))
@@ -431,7 +442,8 @@ def test_a_generator_that_cannot_take_channels_last_is_left_as_it_is(data, tmp_p
         generator=ViewingGenerator(num_classes=CLASSES), sut=Linear(num_classes=CLASSES), eval_batch_size=32,
         searcher=LatentPGD(steps=1), seeds=DataSeeds(per_class=1),
     )  # fmt: skip
-    assert task.generator.conv.weight.is_contiguous()
+    task.lay_out()
+    assert task.generator.conv[1].weight.is_contiguous()
     task.generator.decode(torch.zeros(3, 16), torch.zeros(3).long())
 
 
@@ -638,10 +650,12 @@ def test_the_last_look_at_several_tries_is_counted_and_within_the_budget(data, t
 
 
 def test_query_budgets_that_cannot_be_kept_are_refused(data, tmp_path):
-    with pytest.raises(InputError, match="max_queries must be at least 6"):
-        search(data, LatentPGD(restarts=4), DataSeeds(per_class=1), tmp_path, max_queries=5)
-    with pytest.raises(InputError, match="max_queries must be at least 2"):
-        search(data, LatentPGD(), DataSeeds(per_class=1), tmp_path, max_queries=1)
+    with pytest.raises(InputError, match="max_queries must be at least 10"):
+        search(data, LatentPGD(restarts=4), DataSeeds(per_class=1), tmp_path, max_queries=9)
+    with pytest.raises(InputError, match="max_queries must be at least 3"):
+        search(data, LatentPGD(), DataSeeds(per_class=1), tmp_path, max_queries=2)
+    with pytest.raises(InputError, match=r"max_queries must be at least 27, .* and for one round of candidates"):
+        search(data, MarginGA(), DataSeeds(per_class=1), tmp_path, max_queries=26)
     with pytest.raises(InputError, match="ArtAttack asks the SUT by itself"):
         search(data, ArtAttack(attack="FastGradientMethod"), DataSeeds(per_class=1), tmp_path, max_queries=10)
 

@@ -1,10 +1,12 @@
 import inspect
+import warnings
 from datetime import timedelta
 
 import lightning.pytorch as pl
 import pytest
 import torch
 from lightning.pytorch import LightningModule
+from lightning.pytorch.callbacks import RichProgressBar, TQDMProgressBar
 from lightning.pytorch.strategies import DDPStrategy
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -61,6 +63,18 @@ def test_loggers_are_told_what_a_run_is_about_before_they_are_opened(tmp_path, m
     trainer.test(Linear(), datamodule=data, verbose=False)
     trainer.validate(Linear(), data, verbose=False)
     assert begun == [("test", ["npz", "Linear"], tmp_path), ("validate", ["npz", "Linear"], tmp_path)]
+
+
+@pytest.mark.parametrize("bar", [TQDMProgressBar, RichProgressBar])
+def test_a_bar_that_is_switched_off_stays_off(bar, tmp_path, capsys):
+    data = ImageData(name="npz", path=str(write_npz(tmp_path / "data")))
+    task = SearchTask(generator=Pixels(), sut=Linear(), searcher=RandomSampling(), seeds=PriorSeeds(per_class=2))
+    for rate in (0, 1):
+        trainer = Trainer(default_root_dir=tmp_path, logger=False, callbacks=[bar(refresh_rate=rate)])
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="the SUT reads only")
+            trainer.search(task, datamodule=data, out=str(tmp_path / str(rate)))
+        assert ("searching" in capsys.readouterr().out) == bool(rate)
 
 
 def test_processes_of_a_search_wait_for_each_other(tmp_path):
