@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import pickle
+import math
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -39,9 +39,33 @@ class SavedModule(LightningModule):
             raise InputError("trainer.max_epochs must be a number of epochs: the learning rate falls to zero over them")
         return max(epochs, 1)
 
+    def set_rates(self, *rates: float) -> None:
+        """Gives each optimizer its learning rate; rates beyond the last optimizer are not used.
+
+        By hand, since a scheduler takes its count and its length from the checkpoint that a training goes on from: with
+        a larger ``max_epochs``, rates would reach zero where the first training ended, and rise again.
+        """
+        for optimizer, rate in zip(self.trainer.optimizers, rates, strict=False):
+            for group in optimizer.param_groups:
+                group["lr"] = rate
+
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Adds the class and its arguments to the file."""
         checkpoint[KEY] = {"role": self.role, **describe(self)}
+
+
+def cosine_rate(lr: float, epoch: int, epochs: int) -> float:
+    """Learning rate of an epoch, counted from 0, that falls from ``lr`` to zero along a cosine over ``epochs``.
+
+    Factor by factor, like torch's CosineAnnealingLR: in one go the last bits differ, and trainings do not repeat.
+
+    Example:
+        >>> [round(cosine_rate(0.1, epoch, 4), 4) for epoch in range(4)]
+        [0.1, 0.0854, 0.05, 0.0146]
+    """
+    for i in range(epoch):
+        lr *= (1 + math.cos(math.pi * (i + 1) / epochs)) / (1 + math.cos(math.pi * i / epochs))
+    return lr
 
 
 def load(path: str | Path, base: type[ModuleT], change: dict[str, Any] | None = None) -> ModuleT:
@@ -57,9 +81,7 @@ def load(path: str | Path, base: type[ModuleT], change: dict[str, Any] | None = 
             would run code, or a changed argument does not exist or needs other weights.
     """
     checkpoint = read(path)
-    about = checkpoint.get(KEY)
-    if not isinstance(about, dict):
-        raise InputError(f"{path} is not a checkpoint of lsgen: make one with `lsgen fit`")
+    about = _about(path, checkpoint)
     known = {cls.__name__: cls for cls in _subclasses(base)}
     if about["class"] not in known:
         if about["role"] != base.role:
@@ -96,7 +118,7 @@ def read(path: str | Path) -> dict[str, Any]:
         raise InputError(f"no checkpoint at {path}: train it first with `lsgen fit`, or correct the path")
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError, KeyError, ValueError, OSError) as error:
+    except Exception as error:  # the unpickler trips over other files in many ways
         raise InputError(
             f"{path} cannot be read as a checkpoint ({type(error).__name__}); `lsgen fit` makes one"
         ) from error
@@ -105,15 +127,41 @@ def read(path: str | Path) -> dict[str, Any]:
     return content
 
 
-def check_class(path: str | Path, module: nn.Module) -> None:
-    """Refuses the checkpoint of another class than ``module`` is of.
+def check_class(path: str | Path, module: nn.Module, *, resume: bool) -> None:
+    """Refuses what Lightning cannot load into ``module``, and the checkpoint of another class than it is of.
+
+    Args:
+        path: Given as ``--ckpt_path``.
+        module: What it is meant for.
+        resume: Whether a training is to go on from there, which takes more than weights.
 
     Raises:
-        InputError: It is one.
+        InputError: It is one of these.
     """
-    about, own = read(path).get(KEY), type(module).__name__
-    if isinstance(about, dict) and about["class"] != own:
+    checkpoint, own = read(path), type(module).__name__
+    if not isinstance(checkpoint.get("state_dict"), dict) or "pytorch-lightning_version" not in checkpoint:
+        raise InputError(f"--ckpt_path {path} is not a checkpoint of a training: give one that `lsgen fit` left")
+    about = _about(path, checkpoint) if KEY in checkpoint else {"class": own}  # Lightning's own have no such entry
+    if about["class"] != own:
         raise InputError(f"--ckpt_path {path} holds a {about['class']}, and the model of this configuration is a {own}")
+    if resume and not {"optimizer_states", "lr_schedulers"} <= checkpoint.keys():
+        raise InputError(
+            f"--ckpt_path {path} holds weights only, and no training can go on from there: give the last.ckpt of one, "
+            f"or begin a new one with `pretrained` as the model"
+        )
+
+
+def _about(path: str | Path, checkpoint: dict[str, Any]) -> dict[str, Any]:
+    """What a checkpoint says of itself.
+
+    Raises:
+        InputError: Too little to build the module, or it has no weights.
+    """
+    about = checkpoint.get(KEY)
+    named = isinstance(about, dict) and {"class", "role", "args"} <= about.keys() and isinstance(about["args"], dict)
+    if not isinstance(about, dict) or not named or not isinstance(checkpoint.get("state_dict"), dict):
+        raise InputError(f"{path} is not a checkpoint of lsgen: make one with `lsgen fit`")
+    return about
 
 
 def weights_sha256(module: nn.Module) -> str:

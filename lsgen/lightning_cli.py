@@ -116,7 +116,7 @@ class LsgenCLI(LightningCLI):
             checkpoints.read(path)
 
     def after_instantiate_classes(self) -> None:
-        """Refuses what cannot be trained or measured."""
+        """Refuses what cannot be trained or measured, and readies a model for training."""
         command = self.subcommand
         if command != "search" and isinstance(self.model, lsgen.search.SearchTask):
             raise InputError(f"`lsgen {command}` takes a generator or a SUT; a SearchTask runs with `lsgen search`")
@@ -125,7 +125,9 @@ class LsgenCLI(LightningCLI):
         if command in ("validate", "test") and fresh and settings.ckpt_path is None:
             raise InputError(f"`lsgen {command}` would measure an untrained model: give --ckpt_path, its best.ckpt")
         if settings.get("ckpt_path") not in (None, "best", "last", "hpc"):
-            checkpoints.check_class(settings.ckpt_path, self.model)
+            checkpoints.check_class(settings.ckpt_path, self.model, resume=command == "fit")
+        if command == "fit":
+            self.model.train()  # `pretrained` gives a model in eval mode, and Lightning would leave it there
         self.ready = True
 
     def before_fit(self) -> None:

@@ -99,5 +99,5 @@ def chain(error: BaseException | None) -> list[BaseException]:
     found: list[BaseException] = []
     while error is not None and error not in found:
         found.append(error)
-        error = error.__cause__ or error.__context__
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     return found

@@ -108,11 +108,11 @@ def _report(out: Path) -> None:
 
 
 def factor(random: dict[str, Any], searched: dict[str, Any]) -> str:
-    """How many times more failures a search found than random sampling, in a sentence.
+    """How many times as often a search fails the SUT as random sampling does, in a sentence.
 
     Example:
         >>> factor({"failed": 2, "n_cases": 1000}, {"failed": 50, "n_cases": 1000})
-        'PGD found 25.0 times as many failures as random sampling (50 vs 2).'
+        'PGD fails the SUT 25.0 times as often as random sampling (50 and 2 failures; 95 % interval 6.1 to 102.5).'
     """
     from lsgen.report.compare import times_as_often
 
@@ -120,8 +120,9 @@ def factor(random: dict[str, Any], searched: dict[str, Any]) -> str:
     if ratio is None:
         return "There is no viable case to compare."
     if not ratio.at_least:
-        counts = f"{searched['failed']} vs {random['failed']}"
-        return f"PGD found {ratio.times:.1f} times as many failures as random sampling ({counts})."
+        counts = f"{searched['failed']} and {random['failed']} failures"
+        sure = f"95 % interval {ratio.low:.1f} to {ratio.high:.1f}"
+        return f"PGD fails the SUT {ratio.times:.1f} times as often as random sampling ({counts}; {sure})."
     return (
         f"PGD found {searched['failed']} failures, random sampling none in {random['n_cases']:,} (its rate is below "
         f"{ratio.rate:.2%} with 95 % confidence): PGD fails the SUT at least {ratio.times:.0f} times as often."

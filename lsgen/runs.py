@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
+from typing import Any
 
 from lsgen.errors import InputError
 
@@ -44,6 +45,8 @@ def fit_once(config: Path, folder: Path, *more: str) -> str | None:
     try:
         trained = checkpoints.read(last)["epoch"] + 1
     except InputError:  # none yet, or cut off while it was written
+        trained = 0
+    if not trained:  # out here: what goes wrong in the training does not come from there being no checkpoint
         return lsgen("fit", "--config", str(config), *more)
     if trained < _epochs(config, more):
         return lsgen("fit", "--config", str(config), *more, "--ckpt_path", str(last))
@@ -55,9 +58,10 @@ def _epochs(config: Path, more: tuple[str, ...]) -> int:
     """The number of epochs that is asked for."""
     import yaml
 
-    given = [m.partition("=")[2] for m in more if m.startswith("--trainer.max_epochs=")]
+    given: list[Any] = [m.partition("=")[2] for m in more if m.startswith("--trainer.max_epochs=")]
     if not given:
-        given = [yaml.safe_load(config.read_text(encoding="utf-8")).get("trainer", {}).get("max_epochs")]
+        trainer = yaml.safe_load(config.read_text(encoding="utf-8")).get("trainer") or {}
+        given = [trainer.get("max_epochs")]
     if given[-1] is None:
         raise InputError(f"{config} has no trainer.max_epochs: without it nobody knows when a training is done")
     return int(given[-1])

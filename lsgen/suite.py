@@ -25,6 +25,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from lsgen.errors import InputError
+from lsgen.files import replacing
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -391,7 +392,7 @@ def _to_pandas(table: pa.Table) -> pd.DataFrame:
 def _read_json(file: Path) -> Any:
     try:
         return json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, json.JSONDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise InputError(f"{file} cannot be read ({error})") from error
 
 
@@ -402,15 +403,11 @@ def _number(error: SafetensorError) -> int:
 
 
 def _replace(target: Path, write: Callable[[Path], object]) -> None:
-    """Writes beside the target, syncs, and renames: the target is whole or absent, whatever happens."""
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    """Writes the target whole or not at all, and says what a user can do about it where it fails."""
     try:
-        write(temporary)
-        with temporary.open("rb") as file:
-            os.fsync(file.fileno())
-        temporary.replace(target)
+        with replacing(target) as temporary:
+            write(temporary)
     except (OSError, SafetensorError) as error:  # safetensors wraps the system's errors in one of its own
-        temporary.unlink(missing_ok=True)
         if isinstance(error, (PermissionError, FileNotFoundError, NotADirectoryError)):
             raise
         number, reason = (error.errno, error.strerror) if isinstance(error, OSError) else (_number(error), None)
@@ -419,6 +416,3 @@ def _replace(target: Path, write: Callable[[Path], object]) -> None:
             f"cannot write {target} ({reason or error}); finished blocks are kept: make room and run the same command "
             f"again",
         ) from error
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise

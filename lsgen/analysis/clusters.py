@@ -32,7 +32,7 @@ from lsgen.analysis.regions import (
     find_regions,
 )
 from lsgen.errors import InputError
-from lsgen.suite import Suite, load_suite
+from lsgen.suite import WRONG_PLACE, Suite, load_suite
 
 FOLDER = "clusters"
 THRESHOLD = 0.05  # Speth's challenging cases give less than this to their true class
@@ -189,7 +189,13 @@ def find(
     found = _read(suite, threshold, step)
     labels = found.challenging.label
     found.settings["min_cluster_size"] = min_cluster_size or default_size(len(labels))
-    seeds = _seeds(suite, labels)
+    shared = bool(suite.table["seed_id"].iloc[found.challenging.row].duplicated().any())
+    seeds = {} if shared else _seeds(suite, labels)
+    if shared:
+        found.notes.append(
+            "several challenging cases grew from one seed and lie close together: a region may be little more than one "
+            "seed, and no chance level is given"
+        )
     scopes: list[tuple[Scope, np.ndarray]] = [("all", np.arange(len(labels)))]
     scopes += [("class", np.flatnonzero(labels == k)) for k in np.unique(labels)]
     for scope, rows in scopes:
@@ -298,7 +304,9 @@ def _write(suite: Suite, found: Found, content: dict[str, Any], points: np.ndarr
         if (suite.path / FOLDER).exists():
             (suite.path / FOLDER).rename(old)
         new.rename(suite.path / FOLDER)
-    except PermissionError as error:
+    except OSError as error:
+        if error.errno not in WRONG_PLACE:
+            raise
         raise InputError(
             f"cannot write to {suite.path} ({error.strerror}): copy the suite to a place of your own"
         ) from error

@@ -20,14 +20,17 @@ TOLD = 3  # differences that a sentence names
 
 def describe(suite: Suite, found: Found) -> dict[str, Any]:
     """What ``clusters.json`` holds: settings, regions with their sentences, and the distances between them."""
-    ids = suite.table["id"].to_numpy(int)[found.challenging.row]
+    ids, seeds = (suite.table[name].to_numpy(int)[found.challenging.row] for name in ("id", "seed_id"))
     names = suite.class_names
     clusters = []
     for region in found.regions:
         text = _about(found, region.members, names)
         if region.chance is not None and region.chance > 0.05:
             text["sentence"] += f" Random seeds form groups as persistent (chance {region.chance:.2f})."
-        head = {"scope": region.scope, "label": region.label, "number": region.number, "size": len(region.members)}
+        size, own = len(region.members), len(np.unique(seeds[region.members]))
+        if own < size:
+            text["sentence"] += f" {size} cases of {own} seed{'s' if own > 1 else ''}."
+        head = {"scope": region.scope, "label": region.label, "number": region.number, "size": size, "seeds": own}
         found_by = {"persistence": round(region.persistence, 4), "chance": region.chance}
         clusters.append({**head, **found_by, "medoid_id": int(ids[region.medoid]), **text})
     return {

@@ -37,6 +37,7 @@ class Repair:
     generator: Generator
     rows: np.ndarray  # the suite's failures, no image twice, [F]
     counts: np.ndarray  # images of each class that are added, [K]
+    pool: np.ndarray  # rows of the validation images that the control with real images draws from, [P]
     test: InMemory  # what accuracy is measured on
     accuracy: float  # before
     variants: tuple[str, ...]
@@ -78,9 +79,9 @@ class Repair:
         if variant == "random":
             y = torch.arange(len(self.counts)).repeat_interleave(torch.from_numpy(self.counts))
             return InMemory(sample(self.generator, y, self.seed(repeat)), y)
-        pool = self.data["val"]
-        index = draw(pool.labels.numpy(), self.counts if variant == "real" else 0 * self.counts, self.seed(repeat))
-        return InMemory(pool.images[torch.from_numpy(index)], pool.labels[torch.from_numpy(index)])
+        held, wanted = self.data["val"], self.counts if variant == "real" else 0 * self.counts
+        index = torch.from_numpy(self.pool[draw(held.labels.numpy()[self.pool], wanted, self.seed(repeat))])
+        return InMemory(held.images[index], held.labels[index])
 
 
 def prepare(suite: Suite, failures: int | None = None, epochs: int = 10, lr: float | None = None) -> Repair:
@@ -101,7 +102,8 @@ def prepare(suite: Suite, failures: int | None = None, epochs: int = 10, lr: flo
     task, data = parts.load_task(suite), parts.load_data(suite)
     _check_trainable(task.sut, lr)
     labels = suite.table["label"].to_numpy("int64")[rows]
-    counts = _counts(labels, data, failures)
+    pool = _pool(task.seeds, data)
+    counts = _counts(labels, data["val"].labels.numpy()[pool], data, failures)
     test, left_out = _untouched(suite, task.seeds, data)
     able = task.generator.conditional and task.generator.has_prior
     return Repair(
@@ -110,6 +112,7 @@ def prepare(suite: Suite, failures: int | None = None, epochs: int = 10, lr: flo
         generator=task.generator,
         rows=rows,
         counts=counts,
+        pool=pool,
         test=test,
         accuracy=accuracy(task.sut, test.images, test.labels),
         variants=tuple(v for v in VARIANTS if able or v != "random"),
@@ -138,9 +141,24 @@ def _check_trainable(sut: SUT, lr: float | None) -> None:
         raise InputError(f"--lr: a {type(sut).__name__} has no setting lr")
 
 
-def _counts(labels: np.ndarray, data: ImageData, wanted: int | None) -> np.ndarray:
-    """Images of each class that every variant adds, [K]: as many failures as held-back real images can match."""
-    pool = data["val"].labels.numpy()
+def _pool(seeds: SeedSource, data: ImageData) -> np.ndarray:
+    """Rows of the validation images that may be trained on: none that a fresh search begins at, or mixes in."""
+    plan = (seeds.others(data) or seeds).plan(data)
+    origins = {"source_index": "split", "other_index": "other_split"}
+    used = [getattr(plan, column) for column, place in origins.items() if getattr(seeds, place, None) == "val"]
+    rows = np.arange(len(data["val"]))
+    return np.setdiff1d(rows, np.concatenate([index.numpy() for index in used])) if used else rows
+
+
+def _counts(labels: np.ndarray, pool: np.ndarray, data: ImageData, wanted: int | None) -> np.ndarray:
+    """Images of each class that every variant adds, [K]: as many failures as held-back real images can match.
+
+    Args:
+        labels: Of the failures, [F].
+        pool: Labels of the real images, [P].
+        data: The data set.
+        wanted: How many in all; as many as can be by default.
+    """
     most = np.minimum(*(np.bincount(group, minlength=data.num_classes) for group in (labels, pool)))
     wanted = min(MOST, int(most.sum())) if wanted is None else wanted
     if wanted > most.sum() or not most.sum():

@@ -19,6 +19,7 @@ from lsgen.analysis import parts, statistics
 from lsgen.analysis.repair import FAILURES, MOST, VARIANTS, Repair, prepare
 from lsgen.analysis.replay import replay
 from lsgen.errors import InputError
+from lsgen.files import replacing
 from lsgen.suite import Suite, load_suite, lock, occupied
 
 if TYPE_CHECKING:
@@ -371,13 +372,12 @@ def _row(cells: list[str]) -> str:
 def _read(file: Path) -> dict[str, Any]:
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, json.JSONDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise InputError(f"{file} cannot be read ({error}): delete it, and what it tells of is done again") from error
     return content if isinstance(content, dict) else {}
 
 
 def _save(file: Path, content: dict[str, Any]) -> None:
     """Whole or not at all."""
-    temporary = file.with_suffix(".tmp")
-    temporary.write_text(json.dumps(content, indent=2, allow_nan=False) + "\n", encoding="utf-8")
-    temporary.replace(file)
+    with replacing(file) as temporary:
+        temporary.write_text(json.dumps(content, indent=2, allow_nan=False) + "\n", encoding="utf-8")

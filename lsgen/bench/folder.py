@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from lsgen.bench.claims import claim
 from lsgen.bench.grid import Cell, Grid, slug
 from lsgen.errors import InputError
+from lsgen.files import replacing
 from lsgen.suite import load_suite
 
 if TYPE_CHECKING:
@@ -92,7 +92,12 @@ def load_facts(out: Path) -> dict[str, Facts]:
     from lsgen.bench.check import Facts
 
     file = out / "generators.json"
-    return {label: Facts(**facts) for label, facts in _read(file).items()} if file.is_file() else {}
+    if not file.is_file():
+        return {}
+    try:
+        return {label: Facts(**facts) for label, facts in _read(file).items()}
+    except TypeError as error:
+        raise InputError(f"{file} is not what a bench wrote: delete it, or choose another --out") from error
 
 
 def save_facts(out: Path, facts: dict[str, Facts]) -> None:
@@ -104,18 +109,14 @@ def save_facts(out: Path, facts: dict[str, Facts]) -> None:
 def write(file: Path, text: str) -> None:
     """Writes a file that is whole or not there, whatever happens."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
-    try:
+    with replacing(file) as temporary:
         temporary.write_text(text, encoding="utf-8")
-        temporary.replace(file)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _read(file: Path) -> dict[str, Any]:
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, json.JSONDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise InputError(f"{file} cannot be read ({error}): delete it, or choose another --out") from error
     if not isinstance(content, dict):
         raise InputError(f"{file} is not what a bench wrote: delete it, or choose another --out")

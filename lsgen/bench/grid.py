@@ -267,6 +267,8 @@ def _flags(value: Any, where: str) -> Flags:
         raise InputError(
             f"{where}: expected flags without their dashes, such as model.seeds.per_class: 10, got {value!r}"
         )
+    if "seed_everything" in value:
+        raise InputError(f"{where}: a bench sets seed_everything by itself, to 0, 1 and so on for its repeats")
     return dict(value)
 
 
@@ -319,7 +321,7 @@ def _config(name: Any, where: str) -> Path:
 def _root(config: Path) -> str:
     """Where a training leaves its checkpoints."""
     content = _load(config)
-    root = content.get("trainer", {}).get("default_root_dir") if isinstance(content, dict) else None
+    root = (content.get("trainer") or {}).get("default_root_dir") if isinstance(content, dict) else None
     if not root:
         raise InputError(f"{config} has no trainer.default_root_dir: a bench must know where its checkpoint goes")
     return str(root)

@@ -21,7 +21,7 @@ from lsgen.bench.folder import failure, is_finished, load_facts, note_failure, s
 from lsgen.bench.grid import Cell, Grid, Model, counted
 from lsgen.bench.sheets import Tables, collect
 from lsgen.bench.write import show, write_all
-from lsgen.messages import explain
+from lsgen.messages import chain, explain
 from lsgen.runs import fit_once, lsgen
 from lsgen.search.callbacks import duration
 from lsgen.suite import load_suite
@@ -173,7 +173,7 @@ def _attempt(job: Job, cell: Cell, say: Callable[[str], None], log: bool) -> boo
         with _output(out / "logs" / f"{cell.name}.txt" if log else None), _failures(out, cell.name, job.run):
             _check_models(job, cell)
             lsgen(*cell.args)
-            _check_finished(cell)
+            _check_finished(cell, outlook)
             make_report(cell)
         say(f"{_position(job, cell)}  {cell.title}: {_outcome(job, cell)}")
     return True
@@ -224,10 +224,12 @@ def _check_models(job: Job, cell: Cell) -> None:
             raise RuntimeError(f"{model.label} could not be trained: {failed['reason']}")
 
 
-def _check_finished(cell: Cell) -> None:
+def _check_finished(cell: Cell, outlook: Outlook) -> None:
     suite = load_suite(cell.folder)
     if not suite.finished:
         raise RuntimeError(f"unfinished, stopped by {suite.manifest['stopped_by']}: running the bench again goes on")
+    if not is_finished(cell, outlook):
+        raise RuntimeError("weights, data or settings changed while the bench ran: run it again")
 
 
 @contextmanager
@@ -249,7 +251,7 @@ def _failures(out: Path, name: str, run: str) -> Iterator[None]:
 
 
 def _is_full(error: BaseException) -> bool:
-    return isinstance(error, OSError) and error.errno in FULL
+    return any(isinstance(cause, OSError) and cause.errno in FULL for cause in chain(error))
 
 
 # --- several processes -----------------------------------------------------------------------------------------------

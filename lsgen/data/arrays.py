@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import hashlib
+import os
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,15 +23,18 @@ class Arrays:
         images: uint8, [N, C, H, W]; or names of image files, [N], which are read once it is known which are wanted.
         labels: int64, [N].
         groups: [N], what belongs together (frames of one traffic sign, say); None where every image stands alone.
+        names: [N], what the images are called, e.g. cat/01.png; None where they are known by their position only.
     """
 
     images: NDArray[Any]
     labels: NDArray[np.int64]
     groups: NDArray[Any] | None = None
+    names: NDArray[Any] | None = None
 
     def take(self, index: NDArray[np.intp]) -> Arrays:
         """The rows at ``index``."""
-        return Arrays(self.images[index], self.labels[index], None if self.groups is None else self.groups[index])
+        groups, names = (None if a is None else a[index] for a in (self.groups, self.names))
+        return Arrays(self.images[index], self.labels[index], groups, names)
 
 
 @dataclass(frozen=True)
@@ -134,7 +139,7 @@ def select(arrays: Arrays, wanted: list[int]) -> Arrays:
     number[wanted] = np.arange(len(wanted))
     index = np.flatnonzero(number[arrays.labels] >= 0)
     rows = arrays if len(index) == len(arrays.labels) else arrays.take(index)
-    return Arrays(rows.images, number[rows.labels], rows.groups)
+    return replace(rows, labels=number[rows.labels])
 
 
 def limit(arrays: Arrays, per_class: int | None) -> Arrays:
@@ -149,19 +154,27 @@ def split(arrays: Arrays, share: float) -> tuple[Arrays, Arrays]:
     """Splits off ``share`` of every class, the same way each time; groups stay together.
 
     Without groups at least one image of each class is split off. With groups ``share`` is met as closely as whole
-    groups allow, and a class that is a single group stays with the first part.
+    groups allow, and a class that is a single group stays with the first part. Images with names are chosen by these
+    alone, so that one more of a class moves at most one other from side to side.
     """
-    taken = _take_images(arrays.labels, share) if arrays.groups is None else _take_groups(arrays, arrays.groups, share)
+    taken = _take_images(arrays, share) if arrays.groups is None else _take_groups(arrays, arrays.groups, share)
     return arrays.take(np.flatnonzero(~taken)), arrays.take(np.flatnonzero(taken))
 
 
-def _take_images(labels: NDArray[np.int64], share: float) -> NDArray[np.bool_]:
+def _take_images(arrays: Arrays, share: float) -> NDArray[np.bool_]:
+    """Takes the first images of each class in a shuffled order, [N]; that of names is by their hash."""
     rng = np.random.default_rng(SPLIT_SEED)
-    taken = np.zeros(len(labels), dtype=bool)
-    for label in np.unique(labels):
-        index = rng.permutation(np.flatnonzero(labels == label))
+    taken = np.zeros(len(arrays.labels), dtype=bool)
+    for label in np.unique(arrays.labels):
+        index = np.flatnonzero(arrays.labels == label)
+        index = rng.permutation(index) if arrays.names is None else index[_hashed_order(arrays.names[index])]
         taken[index[: max(1, round(share * len(index)))]] = True
     return taken
+
+
+def _hashed_order(names: NDArray[Any]) -> NDArray[np.intp]:
+    """Indices that sort names by their SHA-256, [N]: where one stands to another does not depend on the rest."""
+    return np.argsort([hashlib.sha256(os.fsencode(name)).hexdigest() for name in names])
 
 
 def _take_groups(arrays: Arrays, groups: NDArray[Any], share: float) -> NDArray[np.bool_]:

@@ -150,6 +150,10 @@ class CriterionFault(Fault):
 
     def find(self, images: Tensor, labels: Tensor, num_classes: int) -> None:
         """Finds the threshold."""
+        if num_classes < 2:
+            raise InputError(
+                f"{self.name} gives images the label of another class: there must be at least two, got {num_classes}"
+            )
         scores = _chunked(self.score, images)
         if scores.min() == scores.max():
             raise InputError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -87,7 +88,8 @@ class ImageData(LightningDataModule):
             ``labels`` (integers from 0) and, if you like, ``class_names`` (K strings) and, in train.npz, ``groups``
             (N, equal for images that must stay on one side of the validation split).
             For ``folder``: a folder with train/<class>/<image> and test/<class>/<image>, or just <class>/<image>, of
-            which a fixed fifth is then the test part. Images that cannot be read are skipped and counted.
+            which a fifth is then the test part, chosen by the names of the files, so that a file more moves at most one
+            other of its class. Images that cannot be read are skipped and counted.
         image_size: Side, or height and width, to which all images are resized (not cropped); as stored by default.
         channels: 1 (grey) or 3; as stored by default.
         classes: Numbers or names of the classes to keep, which are then called 0, 1, … in this order; all by default.
@@ -248,12 +250,16 @@ class ImageData(LightningDataModule):
         return DataLoader(dataset=self[split], batch_size=self.batch_size, collate_fn=_as_is, **order)
 
     def train_dataloader(self) -> DataLoader[tuple[Tensor, Tensor]]:
-        """Shuffled training batches, or balanced ones."""
-        if not self.balanced:
-            return self._loader("train", shuffle=True)
+        """Shuffled training batches, or balanced ones; never a last one of a single image."""
         labels = self["train"].labels
+        each = math.ceil(len(labels) / (self.trainer.world_size if self.trainer else 1))  # images of one process
+        # batch normalisation has no variance of one image; the epoch does without it
+        drop_last = each > self.batch_size and each % self.batch_size == 1
+        if not self.balanced:
+            return self._loader("train", shuffle=True, drop_last=drop_last)
         weights = 1.0 / torch.bincount(labels, minlength=self.num_classes).double()
-        return self._loader("train", sampler=WeightedRandomSampler(weights[labels].tolist(), len(labels)))
+        sampler = WeightedRandomSampler(weights[labels].tolist(), len(labels))
+        return self._loader("train", sampler=sampler, drop_last=drop_last)
 
     def val_dataloader(self) -> DataLoader[tuple[Tensor, Tensor]]:
         """Validation batches."""

@@ -125,15 +125,18 @@ def _folder(folder: Path) -> Source:
         if (folder / "train").is_dir() and not any(f.is_file() for f in (folder / "train").iterdir()):
             raise InputError(f"{folder} has train but no test; expected {_LAYOUT['folder']}")
         files = image_files(folder)
-        train, test = split(_listed(files, list(files)), 0.2)
+        train, test = split(_listed(folder, files, list(files)), 0.2)
         return Source(train, test, str(folder), list(files))
     files, test_files = image_files(folder / "train"), image_files(folder / "test")
     if unknown := sorted(set(test_files) - set(files)):
         raise InputError(f"{folder}/test has a class {unknown[0]!r} that {folder}/train lacks")
-    return Source(_listed(files, list(files)), _listed(test_files, list(files)), str(folder), list(files))
+    train, test = (_listed(folder / k, some, list(files)) for k, some in (("train", files), ("test", test_files)))
+    return Source(train, test, str(folder), list(files))
 
 
-def _listed(files: dict[str, list[str]], names: list[str]) -> Arrays:
-    """All files of all classes, with the place of their class in ``names`` as label."""
+def _listed(folder: Path, files: dict[str, list[str]], names: list[str]) -> Arrays:
+    """All files of all classes in ``folder``, with the place of their class in ``names`` as label."""
     labels = [names.index(name) for name, some in files.items() for _ in some]
-    return Arrays(np.array([f for some in files.values() for f in some]), np.array(labels, dtype=np.int64))
+    images = [f for some in files.values() for f in some]
+    called = [Path(f).relative_to(folder).as_posix() for f in images]
+    return Arrays(np.array(images), np.array(labels, dtype=np.int64), names=np.array(called))

@@ -7,10 +7,10 @@ from abc import abstractmethod
 from typing import Literal
 
 import torch
-from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from lsgen.checkpoints import cosine_rate
 from lsgen.generators.base import Generator
 
 Likelihood = Literal["bernoulli", "gaussian"]
@@ -100,14 +100,18 @@ class Autoencoder(Generator):
 
     def _log_losses(self, batch: tuple[Tensor, Tensor], stage: str) -> None:
         losses = self.losses(batch, sample=False, weight=self.beta)
-        self.log(f"{stage}/loss", losses.pop("loss"), prog_bar=True, batch_size=len(batch[1]))
-        self.log_dict({f"{stage}/{k}": v for k, v in losses.items()}, batch_size=len(batch[1]))
+        n = len(batch[1])
+        self.log(f"{stage}/loss", losses.pop("loss"), prog_bar=True, batch_size=n, sync_dist=True)
+        self.log_dict({f"{stage}/{k}": v for k, v in losses.items()}, batch_size=n, sync_dist=True)
 
-    def configure_optimizers(self) -> OptimizerLRScheduler:
-        """Adam with a cosine to zero."""
-        optimizer = torch.optim.Adam(self.parameters(), lr=self.lr)
-        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, self.epochs())
-        return {"optimizer": optimizer, "lr_scheduler": schedule}
+    def on_train_epoch_start(self) -> None:
+        """Sets the learning rate of this epoch."""
+        self.set_rates(cosine_rate(self.lr, self.current_epoch, self.epochs()))
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        """Adam; each epoch sets its learning rate."""
+        self.epochs()  # refuses a training without an end
+        return torch.optim.Adam(self.parameters(), lr=self.lr)
 
 
 def kl_to_standard_normal(mean: Tensor, log_var: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -41,7 +42,8 @@ class Diffusion(Generator):
         steps: DDIM steps of a sample (ICST25: 15 on MNIST, 25 elsewhere).
         guidance: How far to go from the prediction without a label to that with it; 1 takes the latter as it is and
             costs half.
-        label_dropout: Share of training images whose label is hidden, from which the former is learnt.
+        label_dropout: Share of training images whose label is hidden, from which the former is learnt; 0 needs
+            guidance 1.
         ema: Decay of the running average of weights, which makes all images.
         lr: Learning rate of AdamW after a warm-up; it falls to zero along a cosine over the training.
         compile: Whether to compile the network: more speed after a minute's wait.
@@ -89,8 +91,17 @@ class Diffusion(Generator):
             raise InputError(f"channels must be multiples of {GROUPS}, got {list(self.channels)}")
         if not 1 <= self.steps <= NOISE_LEVELS:
             raise InputError(f"steps must lie between 1 and {NOISE_LEVELS}, got {self.steps}")
-        if not (self.guidance >= 0 and 0 <= self.label_dropout < 1 and 0 <= self.ema < 1 and self.lr > 0):
-            raise InputError("guidance must not be negative, label_dropout and ema lie in [0, 1), and lr above 0")
+        if not (0 <= self.label_dropout < 1 and 0 <= self.ema < 1):
+            raise InputError(f"label_dropout and ema must lie in [0, 1), got {self.label_dropout} and {self.ema}")
+        if not (0 <= self.guidance < math.inf and 0 < self.lr < math.inf):
+            raise InputError(
+                f"guidance must not be negative, lr above 0, both finite, got guidance={self.guidance}, lr={self.lr}"
+            )
+        if self.label_dropout == 0 and self.guidance != 1:
+            raise InputError(
+                f"guidance {self.guidance} needs predictions without a label, which label_dropout 0 never trains: set "
+                f"guidance to 1, or label_dropout above 0"
+            )
         part = self.patch * 2 ** (len(self.channels) - 1)
         if any(side % part for side in self.image_shape[1:]):
             raise InputError(
@@ -179,12 +190,12 @@ class Diffusion(Generator):
     def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
         """Logs the loss of the averaged weights at the same noise every time, so that epochs can be compared."""
         loss = self._loss(batch, torch.Generator().manual_seed(batch_idx), 0.0)
-        self.log("val/loss", loss, prog_bar=True, batch_size=len(batch[1]))
+        self.log("val/loss", loss, prog_bar=True, batch_size=len(batch[1]), sync_dist=True)
 
     def test_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
         """Logs what :meth:`validation_step` does on test data."""
         loss = self._loss(batch, torch.Generator().manual_seed(batch_idx), 0.0)
-        self.log("test/loss", loss, batch_size=len(batch[1]))
+        self.log("test/loss", loss, batch_size=len(batch[1]), sync_dist=True)
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
         """AdamW, warmed up, with a cosine to zero, step by step."""

@@ -177,11 +177,12 @@ class GAN(Generator):
         A GAN's own losses say who is winning, not how good the images are; and accuracy as read by a judge alone
         prefers a generator that makes one easy image a class. This distance is zero only for the right distribution.
         """
-        self.log("val/loss", self._distance(batch, batch_idx), prog_bar=True, batch_size=len(batch[1]))
+        distance = self._distance(batch, batch_idx)
+        self.log("val/loss", distance, prog_bar=True, batch_size=len(batch[1]), sync_dist=True)
 
     def test_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
         """Logs what :meth:`validation_step` does on test data."""
-        self.log("test/loss", self._distance(batch, batch_idx), batch_size=len(batch[1]))
+        self.log("test/loss", self._distance(batch, batch_idx), batch_size=len(batch[1]), sync_dist=True)
 
     def configure_optimizers(self) -> list[torch.optim.Optimizer]:
         """Adam for the generating network, Adam for the discriminator, in this order."""

@@ -216,15 +216,10 @@ class VQVAE(Generator):
             strategy._ddp_kwargs.setdefault("find_unused_parameters", True)
 
     def on_train_epoch_start(self) -> None:
-        """Sets the learning rates of this epoch.
-
-        By hand, since a scheduler's own count lags one epoch behind in checkpoints that are written at validation.
-        """
+        """Sets the learning rates of this epoch."""
         epoch = self.current_epoch - (self.pretrain_epochs if self.joint else 0)
         share = LR_DECAY ** (epoch // self.lr_decay_epochs)
-        for optimizer, lr in zip(self.trainer.optimizers, (self.lr, self.lr_discriminator), strict=False):
-            for group in optimizer.param_groups:
-                group["lr"] = lr * share
+        self.set_rates(self.lr * share, self.lr_discriminator * share)
         self.log("train/lr", self.lr * share, rank_zero_only=True)
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:

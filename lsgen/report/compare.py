@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import combinations
 from typing import Any, NamedTuple
 
@@ -85,25 +86,41 @@ def below(n_cases: float) -> float:
 
 
 class Ratio(NamedTuple):
-    """How many times as often; ``at_least`` where it is a lower bound. ``rate`` is the rate it is relative to."""
+    """How many times as often one fails as another, with a 95 % interval.
+
+    Attributes:
+        times: The ratio of the rates, or what it is at least where ``at_least``.
+        at_least: Whether the other never failed, so that only a lower bound is known.
+        rate: The rate that it is relative to.
+        low: Lower end of the interval, or the bound.
+        high: Upper end, infinite for a bound.
+    """
 
     times: float
     at_least: bool
     rate: float
+    low: float
+    high: float
 
 
 def times_as_often(searched: dict[str, Any], baseline: dict[str, Any]) -> Ratio | None:
     """Failure rate relative to the baseline's; None where either has no case.
 
-    Where the baseline found nothing, its rate is taken to be the upper end of a one-sided 95 % interval
-    (Clopper and Pearson: 1 − 0.05^(1/n)), so that the ratio is a lower bound and not infinite.
+    The interval is that of the logarithm of the ratio (Katz et al.). Where the baseline found nothing, its rate is
+    taken to be the upper end of a one-sided 95 % interval (Clopper and Pearson: 1 − 0.05^(1/n)), so that the ratio is
+    a lower bound and not infinite.
 
     Example:
-        >>> times_as_often({"failed": 5, "n_cases": 10}, {"failed": 1, "n_cases": 10})
-        Ratio(times=5.0, at_least=False, rate=0.1)
+        >>> ratio = times_as_often({"failed": 5, "n_cases": 10}, {"failed": 1, "n_cases": 10})
+        >>> ratio.times, round(ratio.low, 2), round(ratio.high, 1)
+        (5.0, 0.7, 35.5)
     """
-    n = baseline["n_cases"]
-    if not n or not searched["n_cases"]:
+    a, m, b, n = searched["failed"], searched["n_cases"], baseline["failed"], baseline["n_cases"]
+    if not n or not m:
         return None
-    rate = baseline["failed"] / n or below(n)
-    return Ratio(searched["failed"] / searched["n_cases"] / rate, baseline["failed"] == 0, rate)
+    rate = b / n or below(n)
+    times = a / m / rate
+    if not b or not a:
+        return Ratio(times, not b, rate, times, math.inf)
+    spread = math.exp(1.96 * math.sqrt(1 / a - 1 / m + 1 / b - 1 / n))
+    return Ratio(times, False, rate, times / spread, times * spread)

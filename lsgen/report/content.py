@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lsgen.report.compare import below, compare_all, compare_classes, interval, mark, times_as_often
+from lsgen.report.compare import Ratio, below, compare_all, compare_classes, interval, mark, times_as_often
 from lsgen.report.entry import Entry, class_titles
 
 NOTHING = "–"
@@ -138,8 +138,9 @@ def metric_rows(entries: list[Entry]) -> list[dict[str, Any]]:
 
 
 def lead(entries: list[Entry]) -> Entry:
-    """The suite with the highest failure rate, of those that are not the baseline."""
-    candidates = [entry for entry in entries if not entry.baseline]
+    """The suite with the highest failure rate, of those that have cases and are not the baseline, if any."""
+    searched = [entry for entry in entries if entry.summary["n_cases"]] or entries
+    candidates = [entry for entry in searched if not entry.baseline] or searched
     return max(candidates, key=lambda entry: entry.summary["failure_rate"] or 0.0)
 
 
@@ -168,7 +169,9 @@ def headline(entries: list[Entry]) -> tuple[str, str]:
 
 def against_baseline(best: Entry, baseline: Entry) -> str:
     """How the best suite compares with random sampling, in a sentence; empty where it cannot be said."""
-    ratio, s = times_as_often(best.summary, baseline.independent()), baseline.summary
+    if best is baseline or not best.comparable(baseline):
+        return ""
+    ratio, s = times_as_often(best.independent(), baseline.independent()), baseline.summary
     if ratio is None:
         return ""
     if ratio.at_least:
@@ -176,7 +179,8 @@ def against_baseline(best: Entry, baseline: Entry) -> str:
         sure = f"(95% confidence: below {percent(ratio.rate)})"
         return f"{none} {sure}, so that this is at least {number(ratio.times)} times as often."
     return (
-        f"That is {number(ratio.times)} times as often as random sampling ({s['failed']:,} in {s['n_cases']:,} cases)."
+        f"That is {number(ratio.times)} times as often as random sampling ({s['failed']:,} in {s['n_cases']:,} cases; "
+        f"95% interval {number(ratio.low)} to {number(ratio.high)} times)."
     )
 
 
@@ -211,12 +215,8 @@ def scoreboard(entries: list[Entry]) -> dict[str, Any]:
 def _score(entry: Entry, reference: Entry, tests: dict[tuple[int, int], float | None]) -> dict[str, Any]:
     s = entry.summary
     low, high = interval(**entry.independent()) if s["n_cases"] else (0.0, 0.0)
-    ratio = times_as_often(s, reference.independent()) if reference.baseline and s["failed"] else None
-    times = (
-        ""
-        if ratio is None or entry is reference
-        else f"{'≥ ' if ratio.at_least else ''}{number(ratio.times)}× as often"
-    )
+    fair = reference.baseline and entry is not reference and entry.comparable(reference)
+    ratio = times_as_often(entry.independent(), reference.independent()) if fair and s["failed"] else None
     first, second = sorted((entry.number, reference.number))
     return {
         "entry": entry,
@@ -224,9 +224,15 @@ def _score(entry: Entry, reference: Entry, tests: dict[tuple[int, int], float | 
         "low": low,
         "high": high,
         "text": percent(s["failure_rate"]),
-        "times": times,
+        "times": "" if ratio is None else _times(ratio),
         "mark": mark(tests.get((first, second))),
     }
+
+
+def _times(ratio: Ratio) -> str:
+    if ratio.at_least:
+        return f"≥ {number(ratio.times)}× as often"
+    return f"{number(ratio.times)}× as often ({number(ratio.low)} to {number(ratio.high)})"
 
 
 def reference_of(entries: list[Entry]) -> Entry:
@@ -246,7 +252,7 @@ def pair_tests(entries: list[Entry]) -> list[dict[str, Any]]:
 
 def notices(entries: list[Entry]) -> list[str]:
     """What a reader must know before the numbers: parts that are missing or no numbers."""
-    said = []
+    said, reference = [], reference_of(entries)
     for entry in entries:
         m = entry.manifest
         if not entry.suite.finished:
@@ -257,6 +263,11 @@ def notices(entries: list[Entry]) -> list[str]:
             said.append(f"{entry.name} has no cases.")
         if entry.suite.doubt:
             said.append(f"{entry.name}: {entry.suite.doubt}.")
+        if reference.baseline and not entry.comparable(reference):
+            said.append(
+                f"{entry.name} was made with another classifier, generator or data set than {reference.name}: it is "
+                f"not said how many times as often it fails."
+            )
         values = entry.table[["p_true", "seed_p_true", "boundary_gap"]].to_numpy("float64", na_value=np.nan)
         broken = int((~np.isfinite(values)).any(axis=1).sum())
         if broken:
@@ -444,6 +455,7 @@ def commands(entry: Entry) -> dict[str, str | None]:
     The latter is None for a suite that a Python program made: no command knows that program.
     """
     path, model = entry.suite.path, entry.config.get("model")
+    path = path if path.name not in ("", "..") else path.resolve()
     again = None
     if isinstance(model, dict) and "class_path" in model:
         config, out = shlex.quote(str(path / "config.yaml")), shlex.quote(str(path.parent / f"{path.name}-again"))

@@ -103,6 +103,11 @@ class Entry:
         n = statistics.independent(failed, rows["seed_id"].to_numpy("int64"))
         return {"failed": float(failed.sum()) * n / max(1, len(failed)), "n_cases": n}
 
+    def comparable(self, other: Entry) -> bool:
+        """Whether both searched the same generator for failures of the same SUT, on the same data."""
+        keys = (("sut", "sha256"), ("generator", "sha256"), ("data", "fingerprint"))
+        return all((self.manifest.get(a) or {}).get(b) == (other.manifest.get(a) or {}).get(b) for a, b in keys)
+
     @property
     def shares_seeds(self) -> bool:
         """Whether several cases grew from one seed."""

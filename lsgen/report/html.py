@@ -11,6 +11,7 @@ from typing import Any
 
 from lsgen import __version__
 from lsgen.errors import InputError
+from lsgen.files import replacing
 from lsgen.report import content, figures
 from lsgen.report.entry import Entry, class_names, class_titles, open_entries
 from lsgen.report.gallery import COLUMNS, Gallery, make_galleries
@@ -68,7 +69,8 @@ def write_report(entries: list[Entry], out: Path) -> int:
     page = render(entries).encode("utf-8", errors="replace")  # JSON can name half a character
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_bytes(page)
+        with replacing(out) as temporary:
+            temporary.write_bytes(page)
     except OSError as error:
         raise InputError(f"--out: cannot write {out} ({error.strerror})") from error
     return len(page)

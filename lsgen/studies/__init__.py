@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import get_args
 
 from lsgen.errors import InputError
+from lsgen.files import replacing
 from lsgen.studies.base import Lab, Scale, Study, write
 
 STUDIES = {  # each module has a STUDY
@@ -73,15 +74,17 @@ def claim(out: Path, study: Study, scale: str) -> None:
     Raises:
         InputError: It holds something else, which would be overwritten.
     """
-    mark, own = out / "study.json", {"study": study.name, "scale": scale}
+    mark, text = out / "study.json", json.dumps({"study": study.name, "scale": scale}) + "\n"
     try:
         if mark.is_file():
-            if json.loads(mark.read_text(encoding="utf-8")) != own:
+            if mark.read_text(encoding="utf-8", errors="replace") != text:
                 raise InputError(f"{out} holds another study, or another scale: choose another --out")
-        elif out.exists() and (not out.is_dir() or any(out.iterdir())):
+            return
+        if out.exists() and (not out.is_dir() or any(out.iterdir())):
             raise InputError(f"{out} exists and is not the folder of a study: choose another --out")
         out.mkdir(parents=True, exist_ok=True)
-        mark.write_text(json.dumps(own) + "\n", encoding="utf-8")
+        with replacing(mark) as temporary:
+            temporary.write_text(text, encoding="utf-8")
     except OSError as error:
         raise InputError(f"--out: cannot write to {out} ({error.strerror})") from error
 

@@ -101,7 +101,7 @@ class SUT(checkpoints.SavedModule):
         x, y = batch
         logits = self.logits(x)
         self.measures.update(logits.softmax(-1), y)
-        self.log(f"{stage}/loss", F.cross_entropy(logits, y), on_epoch=True, batch_size=len(y))
+        self.log(f"{stage}/loss", F.cross_entropy(logits, y), on_epoch=True, batch_size=len(y), sync_dist=True)
 
     def _measure_groups(self, groups: dict[str, tuple[Tensor, Tensor]]) -> None:
         for name, (x, y) in groups.items():

@@ -6,9 +6,9 @@ import math
 from typing import get_args
 
 import torch
-from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
 
+from lsgen.checkpoints import cosine_rate
 from lsgen.errors import InputError
 from lsgen.suts import adversarial as attacks
 from lsgen.suts.augment import random_affine
@@ -107,8 +107,11 @@ class Classifier(SUT):
         self.net.train()
         return x
 
-    def configure_optimizers(self) -> OptimizerLRScheduler:
-        """Adam with a cosine to zero."""
-        optimizer = torch.optim.Adam(self.parameters(), lr=self.lr)
-        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, self.epochs())
-        return {"optimizer": optimizer, "lr_scheduler": schedule}
+    def on_train_epoch_start(self) -> None:
+        """Sets the learning rate of this epoch."""
+        self.set_rates(cosine_rate(self.lr, self.current_epoch, self.epochs()))
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        """Adam; each epoch sets its learning rate."""
+        self.epochs()  # refuses a training without an end
+        return torch.optim.Adam(self.parameters(), lr=self.lr)

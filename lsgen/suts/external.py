@@ -93,7 +93,7 @@ class ExternalSUT(SUT):
         return output
 
     def settings(self) -> Any:
-        """Nothing beyond the weights: among them is a hash of the settings and of the model file."""
+        """Nothing beyond the weights: among them is a hash of the settings and of the model's code."""
         return None
 
     def features(self, x: Tensor) -> Tensor:
@@ -171,8 +171,8 @@ class ExternalSUT(SUT):
     def _settings_sha256(self, source: bytes) -> Tensor:
         """What decides the answers beside weights, as 32 bytes.
 
-        It is a buffer, so that a search over the same weights with another ``mean`` or an edited model file counts as
-        another search.
+        It is a buffer, so that a search over the same weights with another ``mean``, or an edited model file or
+        neighbour that it imports, counts as another search.
         """
         names = ("model_args", "mean", "std", "_size", "_channels", "feature_layer")
         settings = json.dumps([getattr(self, name) for name in names], sort_keys=True, default=str)

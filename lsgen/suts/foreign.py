@@ -16,20 +16,20 @@ PREFIXES = ("module.", "model.", "_orig_mod.")  # left by DataParallel, by Light
 
 
 def build(model: str, args: dict[str, Any]) -> tuple[nn.Module, bytes]:
-    """The module that ``model`` names, and what identifies its code.
+    """The module that ``model`` names, and what tells its code apart.
 
     Args:
         model: ``path/to/file.py:Class`` or ``package.module.Class``, the class or a function that returns a module.
         args: What it is called with.
 
     Returns:
-        The module, and the content of its file with the class's name, or the import path.
+        The module, and what stands for its code: its file and neighbours that it imports, or the import path.
 
     Raises:
         InputError: There is no such file, module or class, its code raises, or the arguments do not fit.
     """
     with imported(model, "model", "Class") as (factory, source):
-        return _call(factory, args, model), source
+        return _call(factory, args, model), source()  # in this order: a constructor may import more
 
 
 def load_weights(module: nn.Module, path: str, model: str) -> None:

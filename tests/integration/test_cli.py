@@ -98,6 +98,12 @@ BAD = {
     "checkpoint of another network": (
         ["!test", "--model.network=lenet5", "--ckpt_path={trained}/sut/best.ckpt"], ["does not fit"],
     ),
+    "text as a checkpoint": (["!test", "--ckpt_path={tmp}/metrics.csv"], ["metrics.csv", "cannot be read"]),
+    "weights as a checkpoint": (["!test", "--ckpt_path={tmp}/weights.pt"], ["weights.pt", "lsgen fit"]),
+    "weights to go on from": (["!fit", "--ckpt_path={tmp}/only.ckpt"], ["only.ckpt", "weights only"]),
+    "checkpoint that says nothing": (["!test", "--ckpt_path={tmp}/says.ckpt"], ["says.ckpt", "lsgen fit"]),
+    "sut that says nothing": (["@search", "--model.sut.path={tmp}/says.ckpt"], ["says.ckpt", "lsgen fit"]),
+    "sut without weights": (["@search", "--model.sut.path={tmp}/bare.ckpt"], ["bare.ckpt", "lsgen fit"]),
     "quickstart into a file": (["quickstart", "--out={tmp}/file.txt"], ["file.txt"]),
 }  # fmt: skip
 
@@ -117,6 +123,12 @@ def places(tmp_path_factory, trained):
     (tmp / "file.txt").write_text("a file")
     torch.save({"weights": torch.zeros(1)}, tmp / "foreign.ckpt")
     torch.save({"state_dict": Evil()}, tmp / "evil.ckpt")
+    (tmp / "metrics.csv").write_text("epoch,step,val/loss\n0,10,0.5\n")
+    whole = torch.load(trained / "sut/best.ckpt", weights_only=True)
+    torch.save(whole["state_dict"], tmp / "weights.pt")
+    torch.save({k: v for k, v in whole.items() if k not in ("optimizer_states", "lr_schedulers")}, tmp / "only.ckpt")
+    torch.save({**whole, "lsgen": {}}, tmp / "says.ckpt")
+    torch.save({"lsgen": whole["lsgen"]}, tmp / "bare.ckpt")
     return {"tmp": str(tmp), "trained": str(trained)}
 
 

@@ -157,6 +157,7 @@ BAD = {
     "no SUT": (changed("data/mnist5k/suts", None), ["data.mnist5k: suts is missing"]),
     "repeats": (changed("repeats", 0), ["repeats must be a number of at least 1, got 0"]),
     "repeats true": (changed("repeats", True), ["repeats must be a number"]),
+    "seed": (changed("set", {"seed_everything": 7}), ["set: a bench sets seed_everything by itself", "repeats"]),
     "flags": (changed("set", ["--x"]), ["set: expected flags", "['--x']"]),
     "no such search": (
         changed("searches/PGD", "configs/no.yaml"),

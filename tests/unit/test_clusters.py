@@ -289,6 +289,7 @@ def test_seeds_with_several_cases_are_one_point_each_of_the_control(tmp_path):
     """Points in one place would be as persistent a group as there can be, and every region chance."""
     few = find(make_suite(tmp_path / "s", hard=[30, 20, 0], passing=1500, per_seed=50))
     assert [region.chance for region in few.regions if region.scope == "all"] == [None, None]  # 31 seeds cannot tell
+    assert any("several challenging cases grew from one seed" in note for note in few.notes)
 
 
 def read(suite: Suite) -> tuple[dict, pd.DataFrame, dict]:

@@ -3,8 +3,10 @@
 import csv
 import os
 import pickle
+import shutil
 import urllib.error
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -356,6 +358,34 @@ def test_folder_of_classes_gives_a_fifth_to_test_the_same_each_time(tmp_path):
     assert load(name="folder", path=str(tmp_path)).fingerprint == data.fingerprint
 
 
+def test_one_more_file_moves_at_most_one_other_of_its_class(tmp_path):
+    def sides(folder):
+        """Which part each file is in, for each class."""
+        data = load(name="folder", path=str(folder), val_share=0.25)
+        names = {Image.open(f).tobytes(): f.name for f in folder.rglob("*.png")}
+        found = {name: {} for name in data.class_names}
+        for k in ("train", "val", "test"):
+            for image, label in zip(data[k].images, data[k].labels, strict=True):
+                found[data.class_names[label]][names[image.numpy().tobytes()]] = k
+        return found
+
+    write_images(tmp_path / "a", {"cat": 20, "dog": 31}, mode="L")
+    before = sides(tmp_path / "a")
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    assert sides(tmp_path / "b") == before  # where the folder lies decides nothing
+    for k in range(12):
+        write_images(tmp_path / "more", {f"{k}": 1}, mode="L")
+        shutil.move(tmp_path / f"more/{k}/00.png", tmp_path / f"b/cat/0{k}_more.png")
+        after = sides(tmp_path / "b")
+        assert after["dog"] == before["dog"]
+        moved = {name for name, k in before["cat"].items() if after["cat"][name] != k}
+        for part in ("train", "test"):
+            assert sum(part in (before["cat"][name], after["cat"][name]) for name in moved) <= 1
+        assert list(after["cat"].values()).count("test") == round(0.2 * len(after["cat"]))
+        before = after
+    assert {f"0{k}_more.png" for k in range(12)} < set(before["cat"])
+
+
 @pytest.mark.parametrize("coloured", ["train/cat/00.png", "train/cat/05.png", "test/cat/00.png"])
 def test_one_coloured_image_makes_three_channels_everywhere(tmp_path, coloured):
     write_images(tmp_path / "train", {"cat": 8}, mode="L")
@@ -603,3 +633,30 @@ def test_balanced_batches_hold_rare_classes_as_often_as_others(tmp_path):
     assert len(drawn) == 350  # an epoch keeps its length
     assert float(drawn.float().mean()) == pytest.approx(0.5, abs=0.1)
     assert float(torch.cat([y for _, y in data.val_dataloader()]).float().mean()) == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize("balanced", [False, True])
+@pytest.mark.parametrize(
+    ("n", "batch_size", "sizes"),
+    [
+        (21, 10, [10, 10]),  # one image is left over, and left out
+        (22, 10, [10, 10, 2]),
+        (20, 10, [10, 10]),
+        (1, 10, [1]),  # all there is
+        (3, 1, [1, 1, 1]),  # as asked for
+    ],
+)
+def test_no_training_batch_is_a_single_left_over_image(cache, balanced, n, batch_size, sizes):
+    write_npz(cache / "d", train=arrays(n=n + 1, classes=1), test=arrays(n=2, classes=1))
+    data = load(name="d", batch_size=batch_size, balanced=balanced, val_share=0.01)
+    assert [len(y) for _, y in data.train_dataloader()] == sizes
+    assert [len(y) for _, y in data.val_dataloader()] == [1]
+
+
+@pytest.mark.parametrize(("n", "dropped"), [(42, True), (41, True), (21, False)])
+def test_a_left_over_image_is_one_of_a_process(cache, n, dropped):
+    """Of two processes each gets half of the images, rounded up."""
+    write_npz(cache / "d", train=arrays(n=n + 1, classes=1), test=arrays(n=2, classes=1))
+    data = load(name="d", batch_size=20, val_share=0.01)
+    data.trainer = SimpleNamespace(world_size=2)
+    assert data.train_dataloader().drop_last is dropped

@@ -159,8 +159,16 @@ def test_a_loss_that_is_no_number_stops(model, tmp_path):
         ({"steps": 0}, "steps"),
         ({"label_dropout": 1.0}, "label_dropout"),
         ({"guidance": -1.0}, "guidance"),
+        ({"guidance": math.inf}, "guidance.*finite"),
+        ({"lr": math.nan}, "lr above 0"),
+        ({"lr": math.inf}, "lr.*finite"),
+        ({"label_dropout": 0.0}, "guidance 2.0 needs predictions without a label"),
     ],
 )
 def test_refuses_what_it_cannot_build(bad, says):
     with pytest.raises(InputError, match=says):
         Diffusion(**bad)
+
+
+def test_without_hidden_labels_there_is_no_guidance():
+    assert Diffusion(**TINY, label_dropout=0.0, guidance=1.0).label_dropout == 0

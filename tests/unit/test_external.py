@@ -1,5 +1,6 @@
 """ExternalSUT: anybody's module, its weights, its preprocessing, and what is said when they do not fit."""
 
+import importlib
 import sys
 from pathlib import Path
 
@@ -326,6 +327,113 @@ def test_a_module_in_the_current_folder_is_found_and_what_is_installed_goes_firs
     assert sys.path == before
     (folder / "torchvision.py").write_text("raise RuntimeError('the wrong one')")
     assert external("torchvision.models.resnet18", model_args={"num_classes": 4}).net is not None
+
+
+# --- neighbours of the model file ------------------------------------------------------------------------------------
+
+SMALL = """\
+from torch import nn
+
+{imports}
+
+
+class Net(nn.Module):
+    def forward(self, x):
+        return {call}(x).mean((2, 3))[:, :1].expand(-1, 4)
+"""
+IMPORTS = {
+    "module": ("helper.py", "from helper import times", "times"),
+    "package": ("parts/helper.py", "import parts.helper", "parts.helper.times"),  # without __init__.py
+    "package with a file": ("parts/helper.py", "from parts import helper", "helper.times"),
+}
+
+
+def write_net(folder, factor, kind="module"):
+    """A network that multiplies, by means of a neighbour."""
+    file, imports, call = IMPORTS[kind]
+    (folder / file).parent.mkdir(parents=True, exist_ok=True)
+    (folder / file).write_text(f"def times(x):\n    return {factor} * x\n")
+    (folder / "net.py").write_text(SMALL.format(imports=imports, call=call))
+    if kind == "package with a file":
+        (folder / "parts/__init__.py").touch()
+    return f"{folder}/net.py:Net"
+
+
+@pytest.fixture
+def plain_names():
+    """Forgets modules that a test leaves under names such as helper."""
+    before = dict(sys.modules)
+    yield
+    for name in set(sys.modules) - set(before):
+        if name.partition(".")[0] in ("helper", "parts", "colours", "theirs"):
+            del sys.modules[name]
+
+
+def factor(sut):
+    return sut.logits(torch.ones(1, *SHAPE))[0, 0].item()
+
+
+def sha(sut):
+    return checkpoints.weights_sha256(sut)
+
+
+@pytest.mark.parametrize("kind", IMPORTS)
+def test_each_file_gets_the_neighbours_of_its_own_folder(tmp_path, plain_names, kind):
+    models = {k: write_net(tmp_path / f"v{k}", k, kind) for k in (2, 30)}
+    suts = {k: external(models[k]) for k in (2, 30, 2, 30)}
+    assert {k: factor(sut) for k, sut in suts.items()} == {2: 2, 30: 30}
+    assert sha(suts[2]) != sha(suts[30])
+
+
+@pytest.mark.parametrize("kind", IMPORTS)
+def test_hash_and_answers_follow_an_edited_neighbour(tmp_path, plain_names, kind):
+    first, again = (external(write_net(tmp_path, 2, kind)) for _ in range(2))
+    assert sha(first) == sha(again)
+    edited = external(write_net(tmp_path, 30, kind))
+    assert factor(edited) == 30
+    assert sha(edited) != sha(first)
+
+
+def test_hash_does_not_see_where_files_lie_or_files_that_are_not_imported(tmp_path, plain_names):
+    here, there = (external(write_net(tmp_path / k, 2)) for k in ("here", "further/there"))
+    assert sha(here) == sha(there)
+    (tmp_path / "here/train.py").write_text("import helper\n")
+    assert sha(external(f"{tmp_path}/here/net.py:Net")) == sha(here)
+
+
+def test_hash_sees_what_a_constructor_imports(tmp_path, plain_names):
+    code = "from torch import nn\n\n\ndef make():\n    from helper import times\n\n    net = nn.Flatten()\n"
+    code += "    net.forward = lambda x: times(x).mean((2, 3))[:, :1].expand(-1, 4)\n    return net\n"
+    suts = []
+    for k in (2, 30):
+        write_net(tmp_path, k)
+        (tmp_path / "net.py").write_text(code)
+        suts.append(external(f"{tmp_path}/net.py:make"))
+    assert [factor(sut) for sut in suts] == [2, 30]
+    assert sha(suts[0]) != sha(suts[1])
+
+
+def test_modules_of_others_are_left_as_they_are(tmp_path, plain_names, monkeypatch):
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs/helper.py").write_text("def times(x):\n    return 5 * x\n")
+    monkeypatch.syspath_prepend(tmp_path / "theirs")
+    theirs = importlib.import_module("helper")
+    assert factor(external(write_net(tmp_path / "v2", 2))) == 2
+    assert importlib.import_module("helper") is theirs
+    broken = write_net(tmp_path / "v3", 2)
+    (tmp_path / "v3/helper.py").write_text("raise KeyError('lost')")
+    with pytest.raises(InputError, match="lost"):
+        external(broken)
+    assert importlib.import_module("helper") is theirs
+
+
+@pytest.mark.parametrize("name", ["random", "types", "torch", "numpy", "lsgen"])
+def test_a_neighbour_does_not_replace_what_is_installed(tmp_path, plain_names, name):
+    model, module = write_net(tmp_path, 2), sys.modules[name]
+    (tmp_path / f"{name}.py").write_text("raise RuntimeError('the wrong one')")
+    (tmp_path / "helper.py").write_text(f"import {name}\n\n\ndef times(x):\n    return 2 * x\n")
+    assert factor(external(model)) == 2
+    assert sys.modules[name] is module
 
 
 # --- bad input -------------------------------------------------------------------------------------------------------

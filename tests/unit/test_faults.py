@@ -596,6 +596,11 @@ def test_wrong_input(make, images, message):
     assert "\n" not in str(caught.value)
 
 
+def test_wrong_labels_need_a_second_class():
+    with pytest.raises(InputError, match=r"BorderBrightness gives images the label of another class: .* two, got 1"):
+        inject(BorderBrightness(prevalence=0.1), FLAT, k=1)
+
+
 def test_a_criterion_in_a_file(tmp_path):
     file = tmp_path / "mine.py"
     file.write_text("def dark(images):\n    return images.mean(dim=(1, 2, 3)) < 0.25\n")

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from scipy.stats import norm
+from torchmetrics import Metric
 
 from lsgen import checkpoints, generators
 from lsgen.data import ImageData
@@ -148,6 +149,21 @@ def test_trains_in_full_and_in_mixed_precision(make, precision, tmp_path):
     assert all(bool(p.isfinite().all()) for p in after.values())
     again = generators.pretrained(tmp_path / "best.ckpt")
     assert torch.equal(again.decode(*latents(again)), generator.eval().decode(*latents(again)))
+
+
+@pytest.mark.parametrize("make", SMALL.values(), ids=SMALL)
+def test_what_is_logged_in_validation_is_that_of_all_processes(make, monkeypatch, tmp_path):
+    """Else each compares its own share of the images, and best.ckpt is not the one with the lowest val/loss."""
+    torch.manual_seed(0)
+    generator, seen = make().eval(), {}
+    generator.trainer = Trainer(default_root_dir=tmp_path, accelerator="cpu", logger=False)
+    monkeypatch.setattr(generator, "log", lambda name, value, **more: seen.update({name: (value, more)}))
+    with torch.no_grad():
+        for step in (generator.validation_step, generator.test_step):
+            step((torch.rand(6, 1, 16, 16), torch.arange(6) % 2), 0)
+    assert {"val/loss", "test/loss"} <= set(seen)
+    for name, (value, more) in seen.items():
+        assert more.get("sync_dist", False) != isinstance(value, Metric), name  # a metric sees to it itself
 
 
 def test_kl_matches_an_estimate_by_sampling():

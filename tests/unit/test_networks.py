@@ -142,6 +142,16 @@ def test_checkpoint_without_augment_opens(tmp_path):
     assert checkpoints.load(tmp_path / "sut.ckpt", SUT).augment is False
 
 
+def test_the_logged_loss_is_that_of_all_processes(monkeypatch):
+    """Else each compares its own share of the images, and best.ckpt is not the one with the lowest val/loss."""
+    sut, seen = Classifier(image_shape=(1, 8, 8)).eval(), {}
+    sut.measures = classification_metrics(10)
+    monkeypatch.setattr(sut, "log", lambda name, value, **more: seen.update({name: more["sync_dist"]}))
+    for stage in ("val", "test"):
+        sut._measure((torch.rand(4, 1, 8, 8), torch.arange(4)), stage)
+    assert seen == {"val/loss": True, "test/loss": True}
+
+
 def test_top5_is_measured_beside_top1():
     metrics = classification_metrics(10)
     right = torch.eye(10)  # the first batch agrees in both, the second does not

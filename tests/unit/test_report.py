@@ -32,6 +32,7 @@ from lsgen.report.figures import (
     steps,
     true_probability,
 )
+from lsgen.report.html import write_report
 from lsgen.report.sprites import make_sprites, picture
 from lsgen.search.cases import Cases
 from lsgen.suite import Suite
@@ -560,3 +561,41 @@ def test_regions_name_the_command_that_mends_them(tmp_path):
     add_regions(suite := make_suite(tmp_path / "s", n=30), version=9)
     with pytest.raises(InputError, match=r"run `lsgen cluster .*s` again"):
         open_entries([suite.path])[0].regions  # noqa: B018
+
+
+def test_random_sampling_of_another_sut_is_no_baseline_for_times_as_often(random, pgd, report):
+    pgd.update_manifest(sut={"class": "Linear", "sha256": "6" * 64})
+    words = report(random, pgd).words
+    assert "pgd was made with another classifier, generator or data set than random" in words
+    assert "times as often" not in words.replace("how many times as often", "")
+    assert "× as often" not in words
+
+
+def test_how_many_times_as_often_has_an_interval():
+    ratio = times_as_often({"failed": 220, "n_cases": 1000}, {"failed": 1, "n_cases": 1000})
+    assert ratio.times == pytest.approx(220)
+    assert ratio.low == pytest.approx(220 / np.exp(1.96 * np.sqrt(1 / 220 + 1 - 2 / 1000)))
+    assert ratio.low < 73 < 220 < ratio.high < 1600  # one failure more does not make the claim larger
+    assert times_as_often({"failed": 220, "n_cases": 1000}, {"failed": 0, "n_cases": 1000}).low > 73
+
+
+def test_where_only_the_baseline_has_cases_it_is_reported(tmp_path, random, report):
+    words = report(make_suite(tmp_path / "none", written=0), random).words
+    assert "No cases yet" not in words
+    assert "in 60 cases" in words
+
+
+def test_a_page_that_cannot_be_written_leaves_the_old_one(tmp_path, pgd, monkeypatch):
+    page = tmp_path / "r.html"
+    page.write_text("before")
+
+    def full(self, data):
+        with self.open("wb") as file:
+            file.write(data[:10])
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(type(page), "write_bytes", full)
+    with pytest.raises(InputError, match="No space left"):
+        write_report(open_entries([pgd.path]), page)
+    assert page.read_text() == "before"
+    assert [file.name for file in tmp_path.iterdir() if file.suffix == ".tmp"] == []

@@ -1,7 +1,10 @@
+import errno
+
 import pytest
 
 from lsgen import checkpoints, runs
 from lsgen.errors import InputError
+from lsgen.messages import explain
 
 
 def test_a_training_without_an_end_is_refused(tmp_path, monkeypatch):
@@ -27,3 +30,13 @@ def test_a_checkpoint_that_was_trained_elsewhere_is_not_trained_over(tmp_path, m
     (tmp_path / "best.ckpt").touch()
     assert runs.fit_once(tmp_path / "any.yaml", tmp_path) is None
     assert "already trained" in capsys.readouterr().out
+
+
+def test_what_goes_wrong_in_a_first_training_is_told_as_it_is(tmp_path, monkeypatch):
+    def full(*args):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(runs, "lsgen", full)
+    with pytest.raises(OSError, match="No space left") as error:
+        runs.fit_once(tmp_path / "c.yaml", tmp_path)
+    assert explain(error.value) == (1, "No space left on device")

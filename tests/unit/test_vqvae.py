@@ -405,11 +405,19 @@ def test_what_is_logged_in_validation_and_test(data, tmp_path):
 
 
 def test_mixtures_within_a_class_do_not_count_and_small_images_have_no_ssim(tmp_path):
+    torch.manual_seed(0)
     vqvae = VQVAE(**SMALL).eval()
-    loader = DataLoader(dataset=TensorDataset(images(vqvae, 8), torch.tensor([0] * 4 + [0, 0, 0, 1])), batch_size=4)
-    (values,) = trainer(tmp_path).validate(vqvae, loader, verbose=False)
+    x, y = images(vqvae, 8), torch.tensor([0] * 4 + [0, 0, 0, 1])
+    (values,) = trainer(tmp_path).validate(vqvae, DataLoader(dataset=TensorDataset(x, y), batch_size=4), verbose=False)
     assert vqvae.interpolation_ssim.weight == 0  # reset at the end
-    assert math.isfinite(values["val/interpolation_ssim"])
+    x, y = x[4:], y[4:]  # in the first batch there is no other class
+    other = partners(y, torch.Generator().manual_seed(1))
+    assert bool((y[other] != y).all())
+    with torch.no_grad():
+        z = vqvae.encode(x, y)
+        mixed = vqvae.decode(z.lerp(z[other], 0.1), y)
+    similar = float(structural_similarity_index_measure(mixed, x, data_range=1.0))
+    assert values["val/interpolation_ssim"] == pytest.approx(similar, rel=1e-4)
     tiny = VQVAE(image_shape=(1, 8, 8), **SMALL).eval()
     loader = DataLoader(dataset=TensorDataset(images(tiny), torch.arange(6)), batch_size=4)
     (values,) = trainer(tmp_path).validate(tiny, loader, verbose=False)
