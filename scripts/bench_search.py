@@ -213,7 +213,7 @@ def prepare(options: argparse.Namespace, searcher: Searcher, n: int, data: Image
     )
     task.lay_out()
     plan = source.plan(data).take(torch.arange(n))
-    task.evaluator.chunk = task.fastest_chunk(len(plan))
+    task.evaluator.chunk = options.eval_batch_size or task.fastest_chunk(len(plan))
     if options.compile:
         task.evaluator.compile()
     block = source.block(0, torch.arange(len(plan)), plan, data)
@@ -388,6 +388,7 @@ def run() -> None:
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--methods", nargs="+", default=["MarginGA", "BoundaryGA", "LatentPGD"], metavar="NAME")
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--eval-batch-size", type=int, help="of lsgen; auto without it")
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--failures", action="store_true", help="what a failure costs, in place of speed")
     parser.add_argument("--scaling", action="store_true", help="many seeds, in place of speed")

@@ -24,8 +24,7 @@ from lsgen.types import Candidates, Evaluation, Seeds, from_uint8, round8, to_ui
 CHUNK_SIZES = (32, 64, 128, 256, 512)
 LANES = 2  # of rounds, which alternate: while half of the candidates fill a chunk, none is padded
 MULTIPLE = 32  # of chunk sizes: rows of a ragged last tile may be added up in another order
-FEW = (1, 4, 8, 16)  # for searches whose rounds fit into them, which 32 would fill with padding
-LARGE = 2**15  # numbers of one row that torch sums on several threads, in an order that depends on how many there are
+SMALLER = (1, 4, 8, 16)  # only where 32 images do not fit into memory, or somebody says so
 ROWS, PASSES = 256, 8  # of a turn, at most: one small pass between large ones is faster than a row of them
 TURNS, ALL_TURNS = 9, 3.0  # how often each size is timed at most, and the seconds after which no other turn begins
 SHRINKING = (0.2, 0.6, 1.0)  # shares of the candidates that are left, where seeds end or some need no look
@@ -178,8 +177,7 @@ class Evaluator:
         """The chunk size that gets rounds of so many candidates done first, padding included, of a few that are tried.
 
         Sizes take turns, so that another process slows all of them alike. None is tried after one that takes long or
-        does not fit into memory; where none fits, smaller ones are. A few candidates are one chunk, whatever the clock
-        says: a small search gets the same size each time.
+        does not fit into memory; where none fits, smaller ones are.
 
         Args:
             needs_grad: Whether passes have a way back.
@@ -187,34 +185,14 @@ class Evaluator:
             steady: Whether all rounds are full. Otherwise seeds end, or candidates need no look, and sooner or later
                 rounds are smaller; of sizes nearly as fast the largest is taken, which loses least if they are not.
         """
-        if candidates <= FEW[-1]:
-            sizes = [next(n for n in self._few() if n >= candidates)]
-        else:
-            sizes = sorted({_even(candidates, n) for n in CHUNK_SIZES})
-        times = self._times(sizes, needs_grad) or self._times(self._few(), needs_grad)
+        sizes = sorted({_even(candidates, n) for n in CHUNK_SIZES})
+        times = self._times(sizes, needs_grad) or self._times(SMALLER, needs_grad)
         rounds = [math.ceil(share * candidates) for share in ((1.0,) if steady else SHRINKING)]
         whole = {
             size: seconds * mean(passes_a_round(n, size, self.lanes) for n in rounds) for size, seconds in times.items()
         }
         longest = (1.0 if steady else NEARLY) * min(whole.values(), default=0.0)
-        return max((size for size, seconds in whole.items() if seconds <= longest), default=FEW[0])
-
-    def _few(self) -> list[int]:
-        """Small chunk sizes; one image alone only if the networks answer it as they do among others.
-
-        Foreign code may squeeze its axis away, and the sums of a large one may depend on the number of threads.
-        """
-        if max(math.prod(self.generator.latent_shape), math.prod(self.sut.image_shape)) >= LARGE:
-            return list(FEW[1:])
-        z = torch.zeros(2, *self.generator.latent_shape, device=self.generator.device)
-        y = torch.zeros(2, dtype=torch.long, device=z.device)
-        two = self._score_chunk(False, z, y, y, z)[0]
-        try:
-            one = self._score_chunk(False, z[:1], y[:1], y[:1], z[:1])[0]
-        except (IndexError, RuntimeError, ValueError):
-            return list(FEW[1:])
-        same = one.shape == two[:1].shape and torch.allclose(one, two[:1], rtol=1e-2, atol=1e-2)
-        return list(FEW if same else FEW[1:])
+        return max((size for size, seconds in whole.items() if seconds <= longest), default=SMALLER[0])
 
     def _times(self, sizes: Sequence[int], needs_grad: bool) -> dict[int, float]:
         """Typical seconds of a pass at each of these chunk sizes, up to the last that fits and does not take long."""
@@ -250,7 +228,7 @@ class Evaluator:
 
 def is_chunk_size(n: int) -> bool:
     """Whether rows of a chunk of ``n`` do not depend on where in it they are."""
-    return n in FEW or (n > 0 and n % MULTIPLE == 0)
+    return n in SMALLER or (n > 0 and n % MULTIPLE == 0)
 
 
 def _even(n: int, size: int) -> int:

@@ -26,7 +26,7 @@ from lsgen.objectives import Criterion, Objective
 from lsgen.search.base import Searcher, SeedRandom
 from lsgen.search.callbacks import SearchCallback, StepInfo
 from lsgen.search.cases import Cases, Outcome, tabulate
-from lsgen.search.evaluator import FEW, MULTIPLE, Evaluator, Judged, is_chunk_size, use_channels_last
+from lsgen.search.evaluator import MULTIPLE, SMALLER, Evaluator, Judged, is_chunk_size, use_channels_last
 from lsgen.search.loop import Loop
 from lsgen.search.seeds import Block, Plan, SeedSource, first_of_each
 from lsgen.suts import SUT
@@ -50,8 +50,8 @@ class SearchTask(LightningModule):
         objective: What is minimised; the searcher's own by default.
         criterion: When a search has succeeded; misclassification by default.
         block_size: Seeds that are searched and written together.
-        eval_batch_size: Images in one pass through the networks: a multiple of 32, for a few seeds also 1, 4, 8 or 16;
-            or ``auto``: some sizes are tried and the fastest is taken.
+        eval_batch_size: Images in one pass through the networks: a multiple of 32, or 1, 4, 8 or 16 where 32 do not fit
+            into memory or there is one seed to search; or ``auto``: multiples of 32 are tried and the fastest is taken.
         channels_last: Whether convolutions are laid out for speed; where a SUT's code cannot take it, they are not.
         compile: Whether decoder and SUT are compiled: a minute's wait, then faster; suites are no longer equal bit for
             bit between runs.
@@ -86,8 +86,10 @@ class SearchTask(LightningModule):
         if block_size < 1:
             raise InputError(f"block_size must be at least 1, got {block_size}")
         if eval_batch_size != "auto" and not is_chunk_size(eval_batch_size):
-            few = ", ".join(map(str, FEW))
-            raise InputError(f"eval_batch_size must be {few}, a multiple of {MULTIPLE} or auto, got {eval_batch_size}")
+            smaller = ", ".join(map(str, SMALLER))
+            raise InputError(
+                f"eval_batch_size must be {smaller}, a multiple of {MULTIPLE} or auto, got {eval_batch_size}"
+            )
         if (max_seconds is not None and not max_seconds > 0) or (max_failures is not None and max_failures < 1):
             raise InputError("max_seconds must be above 0 and max_failures at least 1; null means no limit")
         if generator.image_shape != sut.image_shape or generator.num_classes != sut.num_classes:

@@ -157,8 +157,10 @@ class SearchLogging(SearchCallback):
         self._so_far: dict[str, float] = {}
 
     def on_search_start(self, trainer: Trainer, task: SearchTask) -> None:
-        """Starts counting, and names the checkpoints that the search starts from."""
+        """Starts counting, and names the batch size and the checkpoints that the search starts from."""
         self.step, self._so_far = 0, {}
+        assert task.chunk is not None
+        self._log(trainer, {"eval_batch_size": float(task.chunk)})
         self._began = time.monotonic()
         self._queries: int | Tensor = 0
         if trainer.is_global_zero:
