@@ -41,9 +41,11 @@ class Objective(Part, ABC):
 
     Attributes:
         differentiable: Whether its gradient leads anywhere.
+        at_the_edge: Whether it is lowest where the class is about to change, and no class leads by anything.
     """
 
     differentiable: ClassVar[bool] = True
+    at_the_edge: ClassVar[bool] = False
 
     def criterion(self) -> Criterion | None:
         """The criterion that belongs to it, where it has one of its own; the searcher's otherwise."""
@@ -64,7 +66,13 @@ class Objective(Part, ABC):
 
 
 class Criterion(Part, ABC):
-    """A boolean per candidate: has the search succeeded?"""
+    """A boolean per candidate: has the search succeeded?
+
+    Attributes:
+        lead: By how much some class must lead, in probability.
+    """
+
+    lead: float = 0.0
 
     @abstractmethod
     def __call__(self, candidates: Candidates) -> Tensor:
@@ -87,6 +95,7 @@ class Both(Criterion):
         self.needs_target = first.needs_target or second.needs_target
         self.sut_passes = first.sut_passes + second.sut_passes
         self.others = first.others + second.others
+        self.lead = max(first.lead, second.lead)
 
     def check(self, sut: SUT) -> None:
         """Checks both."""
@@ -174,6 +183,7 @@ class LatentDistance(Objective):
     """
 
     differentiable = False  # no slope where it matters, at the boundary
+    at_the_edge = True
 
     def __init__(self, *, targeted: bool = False) -> None:
         self.targeted = self.needs_target = targeted
@@ -216,7 +226,7 @@ class Confident(Criterion):
     """
 
     def __init__(self, *, margin: float = 0.0, targeted: bool = False) -> None:
-        self.margin = _lead(margin)
+        self.margin = self.lead = _lead(margin)
         self.targeted = self.needs_target = targeted
 
     def __call__(self, candidates: Candidates) -> Tensor:
@@ -272,19 +282,22 @@ class Disagree(Criterion):
 
 
 class DifferentialDistance(Objective):
-    """Latent L1 distance × (2 + p₁(label) − p₂(label)), infinite while the first SUT is still right (SINVAD).
+    """Latent L1 distance × (2 + p₁(label) − p₂(label)), infinite where it does not count (SINVAD).
 
     Small for a near image that the first SUT gets wrong and the second does not.
 
     Args:
         other: The second SUT.
-        threshold: The first SUT counts as right while it gives the label more than this.
+        threshold: As in the published code, an image counts where the first SUT gives the label at most this, even if
+            no other class has more. By default it counts where the first SUT is wrong and the second says otherwise.
     """
 
     differentiable = False  # infinite until the first SUT is wrong
+    at_the_edge = True
 
-    def __init__(self, *, other: SUT, threshold: float = 0.5) -> None:
-        self.other, self.others, self.threshold = other, (other,), _share("threshold", threshold)
+    def __init__(self, *, other: SUT, threshold: float | None = None) -> None:
+        self.other, self.others = other, (other,)
+        self.threshold = None if threshold is None else _share("threshold", threshold)
 
     def check(self, sut: SUT) -> None:
         """Refuses SUTs for different images."""
@@ -299,8 +312,11 @@ class DifferentialDistance(Objective):
         label = candidates.label[:, None]
         first = candidates.logits.softmax(1).gather(1, label).squeeze(1)
         second = candidates.logits_of(self.other).softmax(1).gather(1, label).squeeze(1)
-        distance = l1(candidates.latent, candidates.origin)
-        return (distance * (2 + first - second)).where(first <= self.threshold, torch.inf)
+        if self.threshold is None:
+            counts = Misclassified()(candidates) & Disagree(other=self.other)(candidates)
+        else:
+            counts = first <= self.threshold
+        return (l1(candidates.latent, candidates.origin) * (2 + first - second)).where(counts, torch.inf)
 
 
 def l1(latent: Tensor, origin: Tensor) -> Tensor:

@@ -262,7 +262,9 @@ class _Nearest:
     def __call__(self, rows: Tensor) -> Tensor:
         """[R, F] -> [R]."""
         nearest = _squared_distances(rows.detach(), self.points).argmin(dim=1)
-        return _distance(rows, self.points[nearest]) / self.other[nearest]
+        distance, other = _distance(rows, self.points[nearest]), self.other[nearest]
+        apart = other > 0  # an activation that two classes share is infinitely surprising but for itself: no slope
+        return torch.where(apart, distance / other.where(apart, 1), torch.where(distance > 0, torch.inf, 0.0))
 
 
 def _activations(sut: SUT, images: Tensor) -> tuple[Tensor, Tensor]:
@@ -300,12 +302,12 @@ def _distance(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _distance_to_others(points: Tensor, label: Tensor) -> Tensor:
-    """Distance of each point to the nearest with another label, [M, F], [M] -> [M]; never quite 0, to divide by."""
+    """Distance of each point to the nearest with another label, [M, F], [M] -> [M]."""
     parts = []
     for x, k in zip(points.split(CHUNK), label.split(CHUNK), strict=True):
         squared = _squared_distances(x, points).masked_fill(k[:, None] == label, torch.inf)
         parts.append(_distance(x, points[squared.argmin(dim=1)]))
-    return torch.cat(parts).clamp_min(torch.finfo(points.dtype).tiny)
+    return torch.cat(parts)
 
 
 def _spread(rows: Tensor, n: int | None) -> Tensor:

@@ -19,9 +19,11 @@ class BoundaryGA(Genetic):
     """Evolves a population of changed images towards the seed, down to the decision boundary (SINVAD, Fig. 3).
 
     Individuals that do not satisfy the objective's condition have infinite fitness, the others their distance from the
-    seed. Children mutate in coordinates that differ from the seed's, and some coordinates return to it. Mutations
-    shrink while the best stays the best, and a seed is done when they are tiny. While no individual counts they grow
-    instead, to look further out.
+    seed. Children mutate in coordinates that differ from the seed's, as in the published code (the figure says in those
+    that are equal), and some coordinates return to it. Mutations shrink while the best stays the best, and a seed is
+    done when they are tiny. While no individual counts they grow instead, by a fifth a round and no further than the
+    first population, to look further out. Every seed begins with mutations of its own; in the published code, their
+    size carries over from one seed to the next.
 
     Args:
         population: Individuals of a seed.

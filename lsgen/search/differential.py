@@ -11,11 +11,16 @@ from lsgen.objectives import Criterion, DifferentialDistance, Disagree, Objectiv
 from lsgen.search.boundary_ga import BoundaryGA
 from lsgen.suts import SUT
 
+PUBLISHED_THRESHOLD = 0.5  # of the probability that the SUT gives the label
+
 
 class Differential(BoundaryGA):
     """Evolves images that the SUT gets wrong and another SUT reads otherwise, as near to the seed as it can.
 
     The surer the other SUT is of the label, the better. Seeds on which the two disagree already are not searched.
+
+    In the published code an image counts as soon as the SUT gives the label at most half of its belief. With more than
+    two classes, most searches then end where the label still leads and nobody disagrees.
 
     Args:
         other: The second SUT, e.g. ``lsgen.suts.pretrained`` with its checkpoint.
@@ -28,7 +33,7 @@ class Differential(BoundaryGA):
         progress: See above.
         smallest: A seed is done when its mutations are smaller than this.
         reset: Probability that a coordinate of a child returns to the seed's.
-        as_published: Whether mutations shrink also while no individual counts.
+        as_published: Whether images count by that rule, and mutations shrink also while none does.
     """
 
     def __init__(
@@ -63,7 +68,7 @@ class Differential(BoundaryGA):
 
     def objective(self, *, targeted: bool) -> Objective:
         """Distance times how much more the first SUT believes in the label than the second."""
-        return DifferentialDistance(other=self.other)
+        return DifferentialDistance(other=self.other, threshold=PUBLISHED_THRESHOLD if self.as_published else None)
 
     def criterion(self, *, targeted: bool) -> Criterion:
         """The two predict different classes."""

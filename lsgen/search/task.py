@@ -444,6 +444,16 @@ def check_fit(searcher: Searcher, objective: Objective, criterion: Criterion, su
             "the seeds have targets, and neither objective nor criterion aims at them: leave seeds.target out, or set "
             "targeted: true where an objective or criterion has it"
         )
+    if seeds.targeted and getattr(objective, "targeted", True) is False:
+        raise InputError(
+            f"{type(objective).__name__} does not aim at the seeds' targets: set targeted: true in the objective, or "
+            f"leave it out"
+        )
+    if objective.at_the_edge and criterion.lead > 0:
+        raise InputError(
+            f"{type(objective).__name__} is lowest at the decision boundary, where no class leads by "
+            f"{criterion.lead:g}: minimise LogitMargin, or leave the margin out of the criterion"
+        )
     if searcher.needs_other and not seeds.paired:
         raise InputError(f"{name} mixes images, and {type(seeds).__name__} gives single ones: use PairSeeds")
     if seeds.paired and not searcher.needs_other:

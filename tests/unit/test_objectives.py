@@ -88,6 +88,12 @@ def test_criteria_by_hand(criterion, wanted):
     assert criterion(TWO).tolist() == wanted
 
 
+def test_classes_on_a_par_do_not_lead():
+    par = candidates([[1.0, 1.0, 0.0]], [0], [1])
+    assert not Confident(margin=0.0)(par)
+    assert not Confident(margin=0.0, targeted=True)(par)
+
+
 def test_two_suts_that_disagree():
     other, image = Linear(seed=3), torch.rand(2, 1, 4, 4, generator=torch.Generator().manual_seed(0))
     logits = other.logits(image).detach()
@@ -98,7 +104,10 @@ def test_two_suts_that_disagree():
     first, second = both.softmax(1), logits.softmax(1)
     at = seen.label[:, None]
     wanted = torch.tensor([1.0, 2.0]) * (2 + first.gather(1, at) - second.gather(1, at)).squeeze(1)
-    torch.testing.assert_close(DifferentialDistance(other=other)(near), wanted)
+    published = DifferentialDistance(other=other, threshold=0.5)(near)  # of two classes, below half is not the larger
+    torch.testing.assert_close(published, wanted.where(first.gather(1, at).squeeze(1) <= 0.5, torch.inf))
+    counts = (first.argmax(1) != seen.label) & (first.argmax(1) != second.argmax(1))
+    torch.testing.assert_close(DifferentialDistance(other=other)(near), wanted.where(counts, torch.inf))
     strict = DifferentialDistance(other=other, threshold=0.0)(near)
     assert strict.isinf().all()  # the first SUT still gives the label something
 

@@ -3,6 +3,7 @@
 import math
 import warnings
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 
 import pytest
@@ -694,3 +695,26 @@ def test_a_third_of_the_stages_by_default_and_no_more_than_there_are():
 def test_refuses_impossible_settings(make, says):
     with pytest.raises(InputError, match=says):
         make()
+
+
+@pytest.mark.parametrize(
+    ("searcher", "published"),
+    [
+        (LatentPGD, {"steps": 20, "step_size": 0.05, "radius": 0.5, "momentum": 0.0, "early_stop": False}),
+        (MarginGA, {"population": 25, "elites": 10, "generations": 250, "extent": "low"}),
+        (
+            BoundaryGA,
+            {"population": 50, "elites": 20, "generations": 500, "start": 0.7, "mutation": 0.1, "shrink": 0.7}
+            | {"smallest": 1e-3, "reset": 0.5},
+        ),
+        (
+            partial(Differential, other=Linear()),
+            {"generations": 5000, "start": 1.2, "mutation": 0.1, "shrink": 0.5, "progress": 1e-3, "reset": 0.2},
+        ),
+        (HillClimb, {"passes": 3, "step": 1.0}),
+    ],
+    ids=lambda v: getattr(v, "__name__", None),
+)
+def test_defaults_are_those_of_the_papers(searcher, published):
+    made = searcher()
+    assert {name: getattr(made, name) for name in published} == published

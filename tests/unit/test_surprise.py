@@ -198,6 +198,17 @@ def test_a_class_never_seen_is_infinitely_surprising_unless_classes_are_pooled()
         assert (grad[1] == 0).all()
 
 
+def test_an_activation_that_two_classes_share_has_no_slope():
+    dsa = DSA()
+    dsa.fit(torch.tensor([[1.0, 1], [1, 1], [5, 5], [0, 9]]), torch.tensor([0, 1, 0, 1]))
+    x = torch.tensor([[1.5, 1], [1, 1], [5, 6]], requires_grad=True)
+    values = dsa(x, torch.tensor([0, 0, 0]))
+    torch.testing.assert_close(values, torch.tensor([math.inf, 0.0, 1 / math.hypot(4, 4)]))
+    (grad,) = torch.autograd.grad((values - 5).abs().sum(), x)
+    assert grad.isfinite().all()
+    assert grad[2].any()
+
+
 # --- as an objective ---------------------------------------------------------------------------------------------
 
 

@@ -42,7 +42,7 @@ from lsgen.search import (
     SearchTask,
 )
 from lsgen.search.art import ArtAttack
-from lsgen.search.base import Searcher
+from lsgen.search.base import Searcher, SeedRandom
 from lsgen.search.seeds import first_of_each
 from lsgen.trainer import Trainer
 from lsgen.types import Candidates
@@ -250,14 +250,22 @@ class AsksForAll(BoundaryGA):
         return None
 
 
-@pytest.mark.parametrize("criterion", [Misclassified(), Confident(margin=0.4)], ids=lambda c: type(c).__name__)
+class Far(Criterion):
+    """Holds far from the seed, where the fitness of a boundary search is bad."""
+
+    def __call__(self, candidates):
+        return (candidates.latent - candidates.origin).abs().sum(dim=1) > 6
+
+
+@pytest.mark.parametrize("criterion", [Misclassified(), Far()], ids=lambda c: type(c).__name__)
 def test_children_that_cannot_live_are_not_asked_about_and_nothing_changes(data, tmp_path, criterion):
-    settings = {"population": 8, "elites": 3, "generations": 60, "smallest": 0.0}
-    seeds = DataSeeds(per_class=4)
+    settings = {"population": 8, "elites": 3, "generations": 40, "smallest": 0.0, "start": 0.2, "mutation": 1.0}
+    seeds = DataSeeds(per_class=8)
     quick, _ = search(data, BoundaryGA(**settings), seeds, tmp_path / "a", criterion=criterion)
     slow, _ = search(data, AsksForAll(**settings), seeds, tmp_path / "b", criterion=criterion)
-    saved = quick.table["queries"] < slow.table["queries"]
-    assert saved[slow.table["viable"]].mean() > 0.5
+    viable = slow.table["viable"]
+    assert (quick.table["queries"] < slow.table["queries"])[viable].mean() > 0.5
+    assert slow.table["iterations"][viable].between(1, 39).any()  # some succeed, and not at once
     for name in ("latent", "image", "logits"):
         assert np.array_equal(quick.array(name), slow.array(name))
     others = quick.table.drop(columns="queries")
@@ -474,6 +482,21 @@ def test_differential_testing_begins_where_the_suts_agree_and_asks_the_second_on
     assert task.passes(score=True) == task.passes(score=False) == 2
 
 
+def test_differential_testing_ends_where_the_suts_disagree(data, tmp_path):
+    """With three classes, a SUT may give the label less than half of its belief and still more than any other."""
+    settings = {"population": 12, "elites": 4, "generations": 60, "smallest": 0.0}
+    ends = {}
+    for as_published in (False, True):
+        searcher = Differential(other=Linear(num_classes=CLASSES, seed=1), as_published=as_published, **settings)
+        suite, _ = search(data, searcher, DataSeeds(per_class=15), tmp_path / str(as_published))
+        table = suite.table
+        ends[as_published] = table[table["viable"] & (table["iterations"] < 60)]
+    assert len(ends[False]) > 1
+    assert ends[False]["success"].all()
+    assert ends[False]["failed"].all()
+    assert not ends[True]["failed"].all()
+
+
 def test_one_task_can_search_other_data_and_one_searcher_serves_two_tasks(data, tmp_path):
     _, task = search(data, LatentPGD(steps=1), DataSeeds(per_class=2), tmp_path / "a")
     other = ImageData(name="npz", path=data.path, classes=[2, 1, 0])
@@ -603,6 +626,14 @@ def test_compiling_reaches_decoder_and_sut_for_the_one_shape_there_is(data, tmp_
             },
             "set targeted: true",
         ),
+        (
+            {"searcher": LatentPGD(), "seeds": DataSeeds(target="each"), "objective": CrossEntropy()},
+            "CrossEntropy does not aim at the seeds' targets",
+        ),
+        (
+            {"searcher": BoundaryGA(), "criterion": Misclassified() & Confident(margin=0.4)},
+            "LatentDistance is lowest at the decision boundary, where no class leads by 0.4",
+        ),
         ({"searcher": Interpolation()}, "use PairSeeds"),
         ({"searcher": RandomSampling(), "seeds": PairSeeds()}, "use DataSeeds"),
         ({"searcher": MarginGA(), "max_failures": 0}, "max_failures"),
@@ -617,6 +648,18 @@ def test_parts_that_cannot_work_together_are_refused_at_once(parts, says):
     usual = {"generator": Pixels(num_classes=CLASSES), "sut": Linear(num_classes=CLASSES), "seeds": DataSeeds()}
     with pytest.raises(InputError, match=says):
         SearchTask(**usual | parts)
+
+
+def test_random_seeds_are_spread_as_they_are_said_to_be(data):
+    generator, rng = Pixels(side=8, num_classes=CLASSES), SeedRandom(0, 0, 900)
+    for distribution, spread in (("uniform", 2 / math.sqrt(12)), ("normal", 1.0)):
+        source = PriorSeeds(per_class=300, distribution=distribution, scale=0.5)
+        block = source.block(0, torch.arange(900), source.plan(data), data)
+        z = source.latents(block, generator, lambda *_: None, rng)
+        assert z.shape == (900, 64)
+        assert float(z.mean()) == pytest.approx(0, abs=0.01)
+        assert float(z.std()) == pytest.approx(0.5 * spread, rel=0.02)
+    assert (source.latents(block, generator, lambda *_: None, rng).abs() > 0.5).any()
 
 
 def test_first_of_each_keeps_the_earliest():
