@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from difflib import get_close_matches
 from importlib import import_module
 
 from lsgen import __version__
@@ -72,8 +73,10 @@ def _run(command: str, args: list[str]) -> None:
     elif command in OTHERS:
         import_module(OTHERS[command]).main(args)
     else:
-        commands = ", ".join([*OTHERS, *LIGHTNING])
-        raise InputError(f"there is no command {command!r}; commands: {commands} (see `lsgen --help`)")
+        commands = [*OTHERS, *LIGHTNING]
+        near = [f"did you mean {name}? " for name in get_close_matches(command, commands, n=1)]
+        known = f"commands: {', '.join(commands)} (see `lsgen --help`)"
+        raise InputError(f"there is no command {command!r}; {''.join(near)}{known}")
 
 
 def _guarded(action: Callable[[], None]) -> int:

@@ -10,6 +10,8 @@ from importlib import import_module
 
 from lsgen.errors import Diverged, InputError
 
+FLAGS = ["--config", "--model", "--data", "--trainer", "--seed_everything", "--ckpt_path", "--out", "--print_config"]
+
 
 def explain(error: BaseException) -> tuple[int, str | None]:
     """Exit status, and a sentence where the cause is known (None: the traceback is the best there is)."""
@@ -56,7 +58,10 @@ def of_parser(text: str) -> str:
     if match := re.search(r"Expected an? (.+?)\. Got value: (.*)", text):
         return f"{keys}: expected {_type_name(match[1])}, got {match[2]!r}"
     if match := re.search(r"arguments are required: ([\w., ]+)", text):
-        return f"{keys or 'configuration'}: missing {match[1]}"
+        missing = re.sub(r"\b(?:fit|validate|test|search)\.", "", match[1])
+        return f"{keys}: missing {missing}" if keys else f"missing {missing}: give --config FILE, which has them"
+    if match := re.search(r"[Uu]nrecognized arguments: (\S+)", text):
+        return f"unrecognized argument {match[1]}{_meant(match[1])}"
     if "'NoneType' object has no attribute 'keys'" in text:
         return f"{keys}: its init_args are empty"
     innermost = text.split("- Expected a <class 'NoneType'>")[0].rsplit("class_path ", 1)[-1]
@@ -71,6 +76,13 @@ def _type_name(text: str) -> str:
     if match := re.fullmatch(r"typing\.Literal\[(.+)\]", text):
         return f"one of {match[1]}"
     return re.sub(r"<class '(?:\w+\.)*(\w+)'>", r"\1", text)
+
+
+def _meant(argument: str) -> str:
+    """What somebody may have meant by an argument that there is not."""
+    if argument.endswith((".yaml", ".yml")):
+        return f": a configuration is given as --config {argument}"
+    return _nearest(argument.split("=")[0].split(".")[0], FLAGS) if argument.startswith("--") else ""
 
 
 def _nearest(name: str, known: list[str]) -> str:

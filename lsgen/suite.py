@@ -138,6 +138,17 @@ class Suite:
         return self._summarise(self.table)
 
     @property
+    def failures(self) -> np.ndarray:
+        """Rows of the failures that count, those of viable seeds, ascending, [M]."""
+        return np.flatnonzero((self.table["failed"] & self.table["viable"]).to_numpy(bool))
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """Channels, height, width."""
+        channels, height, width = next(self.pieces("image", np.empty(0, int))).shape[1:]
+        return channels, height, width
+
+    @property
     def images(self) -> np.ndarray:
         """Found images, uint8 [N, C, H, W], row by row those of :attr:`table`."""
         return self.array("image")

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors import safe_open
 
 from lsgen.analysis import region_pictures, region_words
 from lsgen.analysis.regions import (
@@ -267,10 +266,9 @@ def _seeds(suite: Suite, labels: np.ndarray) -> dict[int, np.ndarray]:
 
 def _centroid_images(suite: Suite, found: Found) -> np.ndarray:
     """Decoded centroids, uint8 [C, c, h, w]; [0, c, h, w] and a note where the generator cannot be loaded any more."""
-    with safe_open(suite.path / "arrays" / f"block-{suite.blocks[0]:05d}.safetensors", framework="np") as file:
-        shape = tuple(file.get_slice("image").get_shape()[1:])
+    nothing = np.zeros((0, *suite.image_shape), np.uint8)
     if not found.regions:
-        return np.zeros((0, *shape), np.uint8)
+        return nothing
     import torch
 
     from lsgen.analysis.parts import load_generator
@@ -280,7 +278,7 @@ def _centroid_images(suite: Suite, found: Found) -> np.ndarray:
         generator = load_generator(suite)
     except InputError as error:
         found.notes.append(f"centroids are not decoded: {error}")
-        return np.zeros((0, *shape), np.uint8)
+        return nothing
     z = torch.from_numpy(np.stack([region.centroid for region in found.regions]))
     y = torch.tensor([region.label for region in found.regions])
     with torch.no_grad():

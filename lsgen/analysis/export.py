@@ -78,37 +78,36 @@ def export(suite: Suite, out: Path, per_class: int | None = None) -> np.ndarray:
     Raises:
         InputError: ``out`` holds something already, or cannot be written.
     """
-    table = suite.table
-    failed = np.flatnonzero((table["failed"] & table["viable"]).to_numpy(bool))
+    failed = suite.failures
     if not len(failed):
         return failed
     if per_class is not None:
-        images, latents, labels = suite.images, suite.latents, table["label"].to_numpy("int64")
-        groups = [failed[labels[failed] == k] for k in np.unique(labels[failed])]
-        failed = np.sort(np.concatenate([g[diverse(images[g], latents[g], per_class)] for g in groups]))
+        labels = suite.table["label"].to_numpy("int64")[failed]
+        groups = [failed[labels == k] for k in np.unique(labels)]
+        few = [g[diverse(suite.take("image", g), suite.take("latent", g), per_class)] for g in groups]
+        failed = np.sort(np.concatenate(few))
     _write(suite, failed, out, "failures.npz")
     return failed
 
 
 def _write(suite: Suite, rows: np.ndarray, out: Path, arrays: str) -> None:
     """Rows of a suite as PNG files in one folder a class, and as one npz file of that name."""
-    table, images = suite.table, suite.images
+    table, images, names = suite.table.iloc[rows], suite.take("image", rows), suite.class_names
     labels, predicted, ids = (table[name].to_numpy("int64") for name in ("label", "predicted", "id"))
-    names = suite.class_names
     try:
         if out.exists() and (not out.is_dir() or any(out.iterdir())):
             raise InputError(f"{out} exists and is not an empty folder: choose another --out")
-        for row in rows:
-            folder = out / class_folder(int(labels[row]), names)
+        for i, image in enumerate(images):
+            folder = out / class_folder(int(labels[i]), names)
             folder.mkdir(parents=True, exist_ok=True)
-            _save_png(images[row], folder / f"case-{ids[row]:06d}_read-as-{predicted[row]}.png")
+            _save_png(image, folder / f"case-{ids[i]:06d}_read-as-{predicted[i]}.png")
         np.savez_compressed(
             out / arrays,
-            images=_channels_last(images[rows]),
-            labels=labels[rows],
-            predicted=predicted[rows],
-            ids=ids[rows],
-            latents=suite.latents[rows],
+            images=_channels_last(images),
+            labels=labels,
+            predicted=predicted,
+            ids=ids,
+            latents=suite.take("latent", rows),
         )
     except (PermissionError, NotADirectoryError, FileNotFoundError) as error:
         raise InputError(f"cannot write to {out} ({error.strerror}): choose another --out") from error

@@ -124,8 +124,7 @@ def prepare(suite: Suite, failures: int | None = None, epochs: int = 10, lr: flo
 
 def _failures(suite: Suite) -> np.ndarray:
     """Rows of the suite's failures, of equal images only the first, [F]."""
-    table = suite.table
-    failed = np.flatnonzero((table["failed"] & table["viable"]).to_numpy(bool))
+    failed = suite.failures
     if not len(failed):
         raise InputError(f"the suite {suite.path} has no failures to learn from")
     _, first = np.unique(suite.take("image", failed).reshape(len(failed), -1), axis=0, return_index=True)

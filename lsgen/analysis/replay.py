@@ -168,8 +168,7 @@ def _images(suite: Suite) -> tuple[int, int, int]:
     """Shape of the suite's images."""
     if not len(suite.table):
         raise InputError(f"the suite {suite.path} has no cases yet: finish its search first")
-    channels, height, width = suite.images.shape[1:]
-    return channels, height, width
+    return suite.image_shape
 
 
 # --- running -------------------------------------------------------------------------------------------------------

@@ -236,8 +236,7 @@ def _config(suite: Suite, checkpoint: Path, task: SearchTask, out: Path) -> str:
 
 def _confusions(suite: Suite) -> list[tuple[int, int]]:
     """Label and predicted class of each failure."""
-    table = suite.table
-    failed = table[table["failed"] & table["viable"]]
+    failed = suite.table.iloc[suite.failures]
     return list(zip(failed["label"], failed["predicted"], strict=True))
 
 

@@ -234,7 +234,8 @@ def most_passes(task: SearchTask) -> int:
     """Images that go through the networks when no seed ends early; batches that are not full count as full."""
     searcher, size = task.searcher, min(task.block_size, len(task.plan))
     first = _padded(size * searcher.first) if task.rounds else 0
-    of_block = task.rounds * _padded(size * searcher.candidates) + first + 2 * _padded(size)
+    rounds, looks = task.rounds + searcher.final_look, 2 if searcher.has_seed else 1
+    of_block = rounds * _padded(size * searcher.candidates) + first + looks * _padded(size)
     return of_block * -(-len(task.plan) // size)
 
 

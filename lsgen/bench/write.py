@@ -47,11 +47,14 @@ def write_examples(tables: Tables) -> None:
     several = len({row.combination[:2] for row in tables.rows}) > 1
     for row in tables.rows:
         suite, (data, sut, generator, search) = row.suites[0], row.combination
-        failures = suite.table[suite.table["failed"] & suite.table["viable"]].drop_duplicates("label")
-        chosen = failures.sort_values("label").index[:EXAMPLES]
+        first = suite.table.iloc[suite.failures].drop_duplicates("label").sort_values("label")
+        chosen = first.index[:EXAMPLES].to_numpy()
         if len(chosen):
             name = f"{data}, {sut}, {generator}, {search}" if several else f"{generator}, {search}"
-            rows |= {f"{name}: seeds": suite.array("seed_image")[chosen], f"{name}: failures": suite.images[chosen]}
+            rows |= {
+                f"{name}: seeds": suite.take("seed_image", chosen),
+                f"{name}: failures": suite.take("image", chosen),
+            }
     if rows:
         labelled_rows(rows).savefig(tables.grid.out / PICTURE, dpi=100)
 

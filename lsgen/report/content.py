@@ -63,24 +63,12 @@ def _mean(key: str, unit: str = "", share: bool = False) -> Callable[[Entry], st
     return lambda entry: percent(entry.summary.get(key)) if share else number(entry.summary.get(key), unit)
 
 
-def _per_failure(key: str, unit: str) -> Callable[[Entry], str]:
-    def show(entry: Entry) -> str:
-        total, failed = entry.summary.get(key), entry.summary["failed"]
-        return NOTHING if total is None or not failed else number(total / failed, unit)
-
-    return show
-
-
 def _share_of_failures(column: str) -> Callable[[Entry], str]:
     def show(entry: Entry) -> str:
         values = entry.failures[column].dropna()
         return percent(float(values.astype(float).mean())) if len(values) else NOTHING
 
     return show
-
-
-def _pairs(entry: Entry) -> str:
-    return number(len(entry.failures[["label", "predicted"]].drop_duplicates()), "pairs")
 
 
 def _rate(entry: Entry) -> str:
@@ -106,7 +94,7 @@ METRICS = (
         "different wrong answers for each failing seed or class",
         _mean("label_diversity", "classes"),
     ),
-    Metric("Confused pairs", "different pairs true class → answer among failures", _pairs),
+    Metric("Confused pairs", "different pairs true class → answer among failures", _mean("distinct_pairs", "pairs")),
     Metric("Boundary gap, U", "difference of the two largest probabilities, mean", _mean("boundary_gap", share=True)),
     Metric("Robustness, r", "accuracy on seeds minus accuracy on cases", _mean("robustness", share=True)),
     Metric("SSIM", "likeness to the seed or the image it was encoded from, mean; 1 is the same image", _mean("ssim")),
@@ -114,9 +102,9 @@ METRICS = (
     Metric("Pixel change, L2", "from the seed (pixels in 0–1), mean", _mean("pixel_l2", "intensity")),
     Metric("Pixel change, L∞", "largest change of one pixel, mean", _mean("pixel_linf", share=True)),
     Metric("Steps", "to the first success; a seed without one counts the budget", _mean("iterations_mean", "steps")),
-    Metric("Queries for a failure", "SUT forward passes divided by failures", _per_failure("queries", "queries")),
-    Metric("Time for a failure", "search time divided by failures", _per_failure("seconds", "s")),
-    Metric("Search time", "added up over processes", _mean("seconds", "s")),
+    Metric("Queries for a failure", "SUT forward passes divided by failures", _mean("queries_per_failure", "queries")),
+    Metric("Time for a failure", "search time divided by failures", _mean("seconds_per_failure", "s")),
+    Metric("Search time", "added up over blocks", _mean("seconds", "s")),
     Metric("Speed", "SUT forward passes", _mean("queries_per_second", "queries/s")),
     Metric("Seed viability", "share of seeds that the SUT reads rightly", _mean("seed_viability", share=True)),
     Metric(
@@ -414,7 +402,7 @@ def _data(entry: Entry) -> list[str]:
 
 def _budget(entry: Entry) -> list[str]:
     s, cases = entry.summary, len(entry.table)
-    limits = {key: _model(entry).get(key) for key in ("max_seconds", "max_failures")}
+    limits = {key: _model(entry).get(key) for key in ("max_queries", "max_seconds", "max_failures")}
     each = f", {number(s['queries'] / cases)} for each case" if cases else ""
     return [
         f"{s['queries']:,} forward and {s['backward_queries']:,} backward passes of the SUT{each}",

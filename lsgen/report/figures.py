@@ -366,7 +366,7 @@ def failure_gallery(suite: Suite, file: str | Path, per_class: int = 4, classes:
 def _draw_gallery(suite: Suite, per_class: int, classes: int) -> Figure:
     from matplotlib.figure import Figure
 
-    table, images, seeds = suite.table, suite.images, suite.array("seed_image")
+    table, failed = suite.table, suite.failures
     labels = sorted(int(k) for k in table["label"].unique())
     labels = [labels[i] for i in np.linspace(0, len(labels) - 1, min(classes, len(labels))).astype(int)]
     figure = Figure(figsize=(per_class * 2.1, len(labels) * 1.15), layout="constrained")
@@ -374,14 +374,15 @@ def _draw_gallery(suite: Suite, per_class: int, classes: int) -> Figure:
     for axis in axes.flat:
         axis.axis("off")
     for row, label in enumerate(labels):
-        failures = np.flatnonzero((table["label"] == label) & table["failed"] & table["viable"])[:per_class]
+        failures = failed[(table["label"] == label).to_numpy(bool)[failed]][:per_class]
         if not len(failures):
             axes[row, 0].text(0, 0.5, f"{label}: no failure", fontsize=8, va="center", transform=axes[row, 0].transAxes)
-        for column, case in enumerate(failures):
+        pictures = zip(suite.take("seed_image", failures), suite.take("image", failures), strict=True)
+        for column, (case, (seed, found)) in enumerate(zip(failures, pictures, strict=True)):
             read, p = int(table["predicted"].iloc[case]), float(table["p_true"].iloc[case])
             for offset, picture, caption in (
-                (0, seeds[case], f"seed {label}"),
-                (1, images[case], f"→ {read} ({p:.0%})"),
+                (0, seed, f"seed {label}"),
+                (1, found, f"→ {read} ({p:.0%})"),
             ):
                 axis = axes[row, 2 * column + offset]
                 axis.imshow(np.squeeze(picture.transpose(1, 2, 0)), cmap="gray", vmin=0, vmax=255)

@@ -149,22 +149,13 @@ def _columns(entry: Entry, rows: np.ndarray) -> dict[str, list[Any]]:
     table = entry.table.iloc[rows]
     found: dict[str, list[Any]] = {"outcome": _outcome(entry)[rows].tolist()}
     for column in COLUMNS:
-        if column.key == "p_predicted":
-            found[column.key] = _listed(_answer_probability(entry)[rows]) if len(rows) else []
-        elif column.key in table and (table[column.key].notna().any() or column.key == "id"):
+        if column.key in table and (table[column.key].notna().any() or column.key == "id"):
             found[column.key] = _listed(table[column.key].to_numpy("float64", na_value=np.nan))
     if entry.regions:
         known = entry.regions.cases.set_index("id")
         for key in ("cluster", "class_cluster"):
             found[key] = known[key].reindex(table["id"].to_numpy("int64")).fillna(-1).astype(int).tolist()
     return found
-
-
-def _answer_probability(entry: Entry) -> np.ndarray:
-    """Largest probability of every row, float [N]."""
-    logits = entry.suite.array("logits").astype(np.float64)
-    with np.errstate(invalid="ignore", over="ignore"):
-        return 1 / np.exp(logits - logits.max(axis=1, keepdims=True)).sum(axis=1)
 
 
 def _listed(values: np.ndarray) -> list[Any]:

@@ -7,7 +7,7 @@ import math
 import os
 import platform
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ from torch import Tensor
 from lsgen.errors import InputError
 from lsgen.generators.quality import reconstruction_accuracy, sample_accuracy
 from lsgen.search.base import SeedRandom
+from lsgen.search.chunk_size import seconds_per_image
 from lsgen.suite import Suite
 from lsgen.suts import accuracy
 from lsgen.types import Evaluation, Seeds, describe, from_uint8
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from lsgen.search.task import SearchTask
 
 LOOK = 1000  # seeds, samples and test images that are looked at before the first step
-LOOK_SECONDS = 10.0  # for the samples: of a slow generator there are fewer, but at least a tenth
+LOOK_SECONDS = 10.0  # for samples and for seeds: of a slow generator there are fewer, but at least a tenth
 STOPS = (None, "max_seconds", "max_failures")  # what may end a search
 FEW_IMAGES = 8  # test images that a SUT must have some answer to
 BLINK = 0.1  # seconds between two looks at numbers for the bar
@@ -138,10 +139,11 @@ class Preflight(SearchCallback):
         if not trainer.is_global_zero or not task.pending:
             return
         assert task.chunk is not None
-        each, suite = task.evaluator.seconds_per_image(task.chunk, needs_grad=False), self.writer.suite
-        suite.update_manifest(preflight=_look(task, each))
+        each, suite = seconds_per_image(task.evaluator, task.chunk, needs_grad=False), self.writer.suite
+        n = max(LOOK // 10, min(LOOK, int(LOOK_SECONDS / each)))
+        suite.update_manifest(preflight=_look(task, n))
         blocks = "block" if task.num_blocks == 1 else "blocks"
-        print(f"failure rate of the seeds themselves: {_look_at_seeds(task)}")
+        print(f"failure rate of the seeds themselves: {_look_at_seeds(task, n)}")
         print(
             f"{type(task.searcher).__name__}: {len(task.plan):,} seeds in {task.num_blocks} {blocks} "
             f"({len(task.pending)} to do), {task.rounds} steps each, batches of {task.chunk}; "
@@ -156,19 +158,13 @@ class Preflight(SearchCallback):
             rank_zero_warn(f"{suite.doubt}. Train it longer, or lower the seeds' scale.", category=UserWarning)
 
 
-def _look(task: SearchTask, each: float) -> dict[str, Any]:
-    """What the SUT reads rightly of test images and of unperturbed ones of the generator, which it also prints.
-
-    Args:
-        task: The search.
-        each: Seconds for an image: of a slow generator's there are fewer.
-    """
+def _look(task: SearchTask, n: int) -> dict[str, Any]:
+    """What the SUT reads rightly of test images and of ``n`` unperturbed ones of the generator; prints it as well."""
     (images, labels), size = task.data["test"].spread(LOOK), task.evaluator.chunk
     found: dict[str, Any] = {"accuracy": accuracy(task.sut, images, labels, size), "test_images": len(labels)}
     print(f"SUT accuracy on {len(labels):,} test images: {found['accuracy']:.2%}")
     if task.generator.latent.kind == "pixels":  # an image itself is no generator's
         return found
-    n = max(LOOK // 10, min(LOOK, int(LOOK_SECONDS / each)))
     readable, what = _readable(task, n)
     print(f"{what} of the generator that the SUT reads as intended: {readable:.1%}")
     return found | {"readable": readable, "readable_of": what}
@@ -182,11 +178,13 @@ def _readable(task: SearchTask, n: int) -> tuple[float, str]:
     return reconstruction_accuracy(*networks, task.data, "test", n, size), "reconstructions"
 
 
-def _look_at_seeds(task: SearchTask) -> str:
-    """Failure rate of the first block's seeds; warns where none is left to search."""
+def _look_at_seeds(task: SearchTask, n: int) -> str:
+    """Failure rate of the first block's seeds, at most ``n`` of them; warns where none is left to search."""
     block = task.block(task.pending[0])
     seeds = task.start(block, SeedRandom(task.seed, block.number, len(block.plan), task.device))
-    judged, shared = task.judge_seeds(block, seeds)
+    few = torch.arange(min(n, len(block.plan)))
+    seeds = seeds.take(few.to(task.device))
+    judged, shared = task.judge_seeds(replace(block, plan=block.plan.take(few)), seeds)
     if task.searcher.viable_seeds_only and judged.success.all():
         rank_zero_warn(
             f"{type(task.criterion).__name__}, the criterion, holds for all of the first {len(shared)} seeds as they "
@@ -204,7 +202,7 @@ def _estimate(task: SearchTask, judged: float, processes: int) -> str:
         return "as many SUT queries as the method asks by itself"
     seeds, stepped = min(len(task.pending) * task.block_size, len(task.plan)), 0.0
     if task.rounds:
-        stepped = task.evaluator.seconds_per_image(task.chunk, needs_grad=task.searcher.needs_grad)
+        stepped = seconds_per_image(task.evaluator, task.chunk, needs_grad=task.searcher.needs_grad)
     each = task.queries_beside_rounds * judged + task.candidates_of_a_seed * stepped
     return f"at most {seeds * task.most_queries:,} SUT queries, {duration(seeds * each / processes)}"
 
@@ -349,11 +347,7 @@ def _yaml(content: dict[str, Any]) -> str:
 
 def search_config(task: Any) -> dict[str, Any]:
     """The configuration of a search that was put together in Python."""
-    parts = ("searcher", "seeds", "objective", "criterion", "block_size", "eval_batch_size", "channels_last", "compile")
-    limits = ("max_queries", "max_seconds", "max_failures")
-    networks = {"generator": describe(task.generator), "sut": describe(task.sut)}
-    model = networks | {p: describe(getattr(task, p)) for p in (*parts, *limits)}
-    return {"seed_everything": task.seed, "model": model, "data": describe(task.data)}
+    return {"seed_everything": task.seed, "model": describe(task)["args"], "data": describe(task.data)}
 
 
 def check_task(model: object) -> None:

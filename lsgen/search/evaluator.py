@@ -6,30 +6,19 @@ run on chunks of one size, the last one padded, and a candidate scores the same 
 
 from __future__ import annotations
 
-import math
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from statistics import mean, median
 
 import torch
 from torch import Tensor, nn
 
 from lsgen.generators import Generator
 from lsgen.objectives import Criterion, Objective
-from lsgen.search.stream import Stream, carried, passes_a_round
+from lsgen.search.stream import Stream, carried
 from lsgen.suts import SUT
 from lsgen.types import Candidates, Evaluation, Seeds, from_uint8, round8, to_uint8
 
-CHUNK_SIZES = (32, 64, 128, 256, 512)
 LANES = 2  # of rounds, which alternate: while half of the candidates fill a chunk, none is padded
-MULTIPLE = 32  # of chunk sizes: rows of a ragged last tile may be added up in another order
-SMALLER = (1, 4, 8, 16)  # only where 32 images do not fit into memory, or somebody says so
-ROWS, PASSES = 256, 8  # of a turn, at most: one small pass between large ones is faster than a row of them
-TURNS, ALL_TURNS = 9, 3.0  # how often each size is timed at most, and the seconds after which no other turn begins
-SHRINKING = (0.2, 0.6, 1.0)  # shares of the candidates that are left, where seeds end or some need no look
-NEARLY = 1.03  # of the shortest time, where shares are such a guess: the largest size that takes no longer is taken
-LONG = 2.0  # seconds of a pass after which no larger size is tried
 FP16_SCALE = 1024.0  # a power of two, which costs no precision; gradients of up to 64 fit
 
 
@@ -138,9 +127,10 @@ class Evaluator:
             columns: Latent, label, target and origin of each.
         """
         n = len(columns[0])
-        return tuple(t[:n] for t in self._score_chunk(needs_grad, *self._padded(columns)))
+        return tuple(t[:n] for t in self.run(needs_grad, *self._padded(columns)))
 
-    def _score_chunk(self, needs_grad: bool, z: Tensor, *context: Tensor) -> tuple[Tensor, ...]:
+    def run(self, needs_grad: bool, z: Tensor, *context: Tensor) -> tuple[Tensor, ...]:
+        """One pass, at whatever size; arguments and results are those of :meth:`score_chunk`."""
         with torch.set_grad_enabled(needs_grad):
             z = z.detach().requires_grad_(needs_grad)
             decoded = self.decode(z, context[0]).float()
@@ -167,74 +157,6 @@ class Evaluator:
         """Columns [N, ...] with zeros up to ``chunk`` rows."""
         missing = self.chunk - len(columns[0])
         return [torch.cat([t, t.new_zeros(missing, *t.shape[1:])]) for t in columns] if missing else columns
-
-    def seconds_per_image(self, chunk: int, needs_grad: bool) -> float:
-        """Time of one pass at this chunk size, per image, after a warm-up."""
-        self._seconds(chunk, needs_grad)
-        return self._seconds(chunk, needs_grad) / chunk
-
-    def fastest_chunk(self, needs_grad: bool, candidates: int = CHUNK_SIZES[-1], steady: bool = True) -> int:
-        """The chunk size that gets rounds of so many candidates done first, padding included, of a few that are tried.
-
-        Sizes take turns, so that another process slows all of them alike. None is tried after one that takes long or
-        does not fit into memory; where none fits, smaller ones are.
-
-        Args:
-            needs_grad: Whether passes have a way back.
-            candidates: How many there are in a full round.
-            steady: Whether all rounds are full. Otherwise seeds end, or candidates need no look, and sooner or later
-                rounds are smaller; of sizes nearly as fast the largest is taken, which loses least if they are not.
-        """
-        sizes = sorted({_even(candidates, n) for n in CHUNK_SIZES})
-        times = self._times(sizes, needs_grad) or self._times(SMALLER, needs_grad)
-        rounds = [math.ceil(share * candidates) for share in ((1.0,) if steady else SHRINKING)]
-        whole = {
-            size: seconds * mean(passes_a_round(n, size, self.lanes) for n in rounds) for size, seconds in times.items()
-        }
-        longest = (1.0 if steady else NEARLY) * min(whole.values(), default=0.0)
-        return max((size for size, seconds in whole.items() if seconds <= longest), default=SMALLER[0])
-
-    def _times(self, sizes: Sequence[int], needs_grad: bool) -> dict[int, float]:
-        """Typical seconds of a pass at each of these chunk sizes, up to the last that fits and does not take long."""
-        first: dict[int, float] = {}
-        for size in sizes:
-            try:
-                first[size] = self._seconds(size, needs_grad)
-            except torch.OutOfMemoryError:
-                break
-            if first[size] > LONG:
-                break
-        if len(first) < 2:
-            return first
-        times: dict[int, list[float]] = {size: [] for size in first}
-        started = time.perf_counter()
-        for _ in range(TURNS):
-            for size, seconds in times.items():
-                seconds.append(mean(self._seconds(size, needs_grad) for _ in range(max(1, min(PASSES, ROWS // size)))))
-            if time.perf_counter() - started > ALL_TURNS:
-                break
-        return {size: median(seconds) for size, seconds in times.items()}  # not the luckiest: small passes vary more
-
-    def _seconds(self, chunk: int, needs_grad: bool) -> float:
-        """Time of one pass."""
-        device = self.generator.device
-        z = torch.zeros(chunk, *self.generator.latent_shape, device=device)
-        y = torch.zeros(chunk, dtype=torch.long, device=device)
-        context = carried(Seeds(z, y, target=y))
-        started = time.perf_counter()
-        self._score_chunk(needs_grad, z, *context)[0].cpu()  # waits for a GPU
-        return time.perf_counter() - started
-
-
-def is_chunk_size(n: int) -> bool:
-    """Whether rows of a chunk of ``n`` do not depend on where in it they are."""
-    return n in SMALLER or (n > 0 and n % MULTIPLE == 0)
-
-
-def _even(n: int, size: int) -> int:
-    """The smallest chunk size with which ``n`` rows need no more passes than at ``size``."""
-    rows = -(-n // -(-n // size))
-    return -(-rows // MULTIPLE) * MULTIPLE
 
 
 def _whole(x: Tensor) -> Tensor:

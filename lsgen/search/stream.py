@@ -14,9 +14,6 @@ if TYPE_CHECKING:
     from lsgen.search.evaluator import Evaluator
 
 
-TRIED = 40  # passes that are gone through to learn how full they are
-
-
 class Round:
     """Candidates of some seeds, of which some have been answered.
 
@@ -106,32 +103,6 @@ class Stream:
         for owner, n, _ in taken:
             owner.answers.append(tuple(t[start : start + n] for t in answers))
             start += n
-
-
-def passes_a_round(candidates: int, chunk: int, lanes: int) -> float:
-    """Passes that a round of so many candidates takes on average, its lanes filling up each other's chunks.
-
-    Example:
-        >>> passes_a_round(100, 32, lanes=2), passes_a_round(100, 64, lanes=2), passes_a_round(100, 64, lanes=1)
-        (3.125, 1.6, 2.0)
-    """
-    if candidates <= chunk or lanes == 1:
-        return float(-(-candidates // chunk))
-    if lanes * chunk <= (lanes - 1) * candidates:
-        return candidates / chunk
-    waiting, answered = deque((n, n) for n in (len(range(i, candidates, lanes)) for i in range(lanes))), 0
-    for _ in range(TRIED):
-        room, ended = chunk, []
-        while room and waiting:
-            lane, left = waiting.popleft()
-            n = min(room, left)
-            room, answered = room - n, answered + n
-            if n < left:
-                waiting.appendleft((lane, left - n))
-            else:
-                ended.append((lane, lane))
-        waiting.extend(ended)
-    return TRIED * candidates / answered
 
 
 def carried(seeds: Seeds) -> tuple[Tensor, Tensor, Tensor]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import inspect
 import json
 import os
 import time
@@ -26,13 +27,15 @@ from lsgen.objectives import Criterion, Objective
 from lsgen.search.base import Searcher, SeedRandom
 from lsgen.search.callbacks import SearchCallback, StepInfo
 from lsgen.search.cases import Cases, Outcome, tabulate
-from lsgen.search.evaluator import MULTIPLE, SMALLER, Evaluator, Judged, is_chunk_size, use_channels_last
+from lsgen.search.chunk_size import MULTIPLE, SMALLER, fastest, is_chunk_size
+from lsgen.search.evaluator import Evaluator, Judged, use_channels_last
 from lsgen.search.loop import Loop
 from lsgen.search.seeds import Block, Plan, SeedSource, first_of_each
 from lsgen.suts import SUT
 from lsgen.types import Evaluation, Seeds, describe
 
 PRECISIONS = ("32-true", "bf16-mixed", "16-mixed")
+NOT_DECISIVE = {"max_seconds", "max_failures"}  # how much is done, and not what comes out; all other settings decide
 NO_BLOCK = -1  # keeps a process without work in step with the others
 
 
@@ -207,18 +210,9 @@ class SearchTask(LightningModule):
 
     def identity(self) -> str:
         """A hash of everything that decides the cases: weights, data, seeds, searcher, objective, sizes, seed."""
-        parts = (
-            "searcher",
-            "seeds",
-            "objective",
-            "criterion",
-            "block_size",
-            "eval_batch_size",
-            "channels_last",
-            "compile",
-            "max_queries",
-        )
-        content = {name: _decisive(getattr(self, name)) for name in parts}
+        networks = {"generator", "sut"}  # whose settings and weights count, wherever they lie
+        names = inspect.signature(type(self)).parameters.keys() - networks - NOT_DECISIVE
+        content = {name: _decisive(getattr(self, name)) for name in names}
         content |= {"generator settings": self.generator.settings(), "SUT settings": self.sut.settings()}
         content |= {"weights": self.weights(), "data": self.data.fingerprint, "seed": self.seed}
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
@@ -302,7 +296,7 @@ class SearchTask(LightningModule):
         """The batch size for rounds of so many seeds."""
         searcher = self.searcher
         steady = not searcher.stops_at_success and type(searcher).bar is Searcher.bar
-        return self.evaluator.fastest_chunk(searcher.needs_grad, seeds * searcher.candidates, steady)
+        return fastest(self.evaluator, searcher.needs_grad, seeds * searcher.candidates, steady)
 
     def predict_step(self, batch: int, batch_idx: int) -> None:
         """Searches one block and hands its cases to the callbacks."""

@@ -280,7 +280,7 @@ def diversity(task: SearchTask, suite: Suite) -> dict[str, float]:
 
     Empty where there are fewer than two failures, or the SUT has no features.
     """
-    failures = failed_rows(suite)
+    failures = suite.failures
     failures = failures[np.linspace(0, len(failures) - 1, min(LOOK, len(failures))).astype(int)]
     if len(failures) < 2:
         return {}
@@ -321,7 +321,7 @@ def case_table(suite: Suite, limit: int = SHOWN) -> Table:
 
     A difference is half the change, from gray: brighter where pixels were added, darker where they were taken away.
     """
-    rows, names = _in_turn(failed_rows(suite), suite.table["label"].to_numpy("int64"))[:limit], _class_names(suite)
+    rows, names = _in_turn(suite.failures, suite.table["label"].to_numpy("int64"))[:limit], _class_names(suite)
     frame = suite.table.iloc[rows][["id", "label", "predicted", "p_true", "iterations"]].reset_index(drop=True)
     frame = frame.assign(**{column: [names[int(k)] for k in frame[column]] for column in ("label", "predicted")})
     if not len(rows):
@@ -337,12 +337,6 @@ def gallery(cases: Table, columns: int = 4, rows: int = 10) -> Tensor:
 
     triples = torch.from_numpy(np.stack(list(cases.images.values()), axis=1)[: columns * rows])  # [N, 3, C, H, W]
     return make_grid(from_uint8(triples.flatten(0, 1)), nrow=3 * columns, padding=1, pad_value=0.5)
-
-
-def failed_rows(suite: Suite) -> np.ndarray:
-    """Rows of the failures that count, [M]."""
-    table = suite.table
-    return np.flatnonzero(table["failed"].to_numpy(bool) & table["viable"].to_numpy(bool))
 
 
 def _in_turn(rows: np.ndarray, label: np.ndarray) -> np.ndarray:

@@ -105,20 +105,19 @@ def _picture(lab: Lab, found: Findings, data: str, suite: Suite, sut: SUT, test:
     """Adds Fig. 13, for the pairs of classes that most boundary images lie between."""
     from matplotlib.figure import Figure
 
-    pairs = _pairs(suite.table)
+    pairs = _pairs(suite.table.iloc[suite.failures])
     figure = Figure(figsize=(3.2 * max(len(pairs), 1), 3.2), layout="constrained")
     for i, ((a, b), rows) in enumerate(pairs.items()):
         axes = figure.add_subplot(1, len(pairs), i + 1)
-        between = _draw_pair(axes, sut, test, (a, b), suite.images[rows])
+        between = _draw_pair(axes, sut, test, (a, b), suite.take("image", np.array(rows)))
         text = f"{data}: in the mean, boundary images of {a} and {b} lie between the two along the first component"
         found.claims.append(Claim(text, between))
     caption = f"{data}: activations of the SUT on the two components in which test images of both classes vary most"
     found.figures.append((common.save(lab, figure, f"activations_{data}"), caption))
 
 
-def _pairs(table: pd.DataFrame) -> dict[tuple[int, int], list[int]]:
-    """The pairs of classes with most boundary images, and their rows."""
-    cases = table[table["viable"] & table["failed"]]
+def _pairs(cases: pd.DataFrame) -> dict[tuple[int, int], list[int]]:
+    """The pairs of classes with most boundary images, which these cases are, and their rows."""
     pairs = [(min(a, b), max(a, b)) for a, b in zip(cases["label"], cases["predicted"], strict=True)]
     return {
         pair: [row for row, own in zip(cases.index, pairs, strict=True) if own == pair]

@@ -48,8 +48,10 @@ def test_version(capsys):
 # arguments -> what the message must say. @search: a search that would run; !command: with its shipped configuration;
 # {trained} and {tmp} are folders
 BAD = {
-    "unknown command": (["serach"], ["no command 'serach'", "search"]),
-    "no model": (["search"], ["model", "data"]),
+    "unknown command": (["serach"], ["no command 'serach'", "did you mean search?"]),
+    "no configuration": (["search"], ["missing data, model", "give --config FILE"]),
+    "a configuration without its flag": (["search", str(SUT)], ["is given as --config", "sut.yaml"]),
+    "misspelt flag": (["!search", "--modl.searcher=LatentPGD"], ["--modl", "did you mean '--model'?"]),
     "missing file": (["search", "--config=nowhere.yaml"], ["nowhere.yaml"]),
     "misspelt key": (["!search", "--model.sercher=LatentPGD"], ["sercher", "'searcher'"]),
     "misspelt nested key": (["!search", "--model.searcher.stepz=1"], ["model.searcher.stepz", "'steps'"]),

@@ -3,8 +3,8 @@ import torch
 
 from lsgen.generators import CVAE
 from lsgen.objectives import CrossEntropy, LatentDistance, Misclassified
-from lsgen.search.evaluator import CHUNK_SIZES, Evaluator
-from lsgen.search.stream import Stream, passes_a_round
+from lsgen.search.evaluator import Evaluator
+from lsgen.search.stream import Stream
 from lsgen.suts import Classifier
 from lsgen.types import Seeds, from_uint8
 from tests.toys import Linear, Pixels
@@ -119,58 +119,3 @@ def test_who_cannot_get_below_the_bar_is_not_asked_about(networks, monkeypatch, 
     assert torch.equal(some.fitness, everyone.fitness.where(some.asked, torch.inf))
     assert torch.equal(some.logits[some.asked], everyone.logits[some.asked])
     assert not some.success[~some.asked].any()
-
-
-def test_rounds_that_shrink_get_smaller_chunks(networks, monkeypatch):
-    monkeypatch.setattr(networks, "_seconds", lambda chunk, _: 5e-3 + chunk * 1e-4)
-    full, shrinking = (networks.fastest_chunk(False, candidates=300, steady=steady) for steady in (True, False))
-    assert full == 320  # one pass with 20 rows of padding
-    assert shrinking < full
-
-
-def test_the_chunk_that_is_chosen_is_one_of_those_tried(networks):
-    assert networks.fastest_chunk(needs_grad=False) in CHUNK_SIZES
-
-
-@pytest.mark.parametrize(
-    ("candidates", "most"),
-    [(1, 32), (17, 32), (32, 32), (40, 43), (100, 103), (150, 154), (300, 300)],
-)
-def test_a_round_is_shared_out_so_that_little_is_padding(networks, monkeypatch, candidates, most):
-    monkeypatch.setattr(networks, "_seconds", lambda chunk, _: 1e-3 + chunk * 1e-4)
-    chunk = networks.fastest_chunk(needs_grad=False, candidates=candidates)
-    assert chunk % 32 == 0
-    assert passes_a_round(candidates, chunk, networks.lanes) * chunk <= most
-
-
-def test_the_fastest_chunk_is_taken_and_a_larger_one_where_rounds_may_shrink_and_it_is_nearly_as_fast(
-    networks, monkeypatch
-):
-    for small, steady, shrinking in ((0.98e-4, 64, 128), (0.9e-4, 64, 64)):
-        monkeypatch.setattr(networks, "_seconds", lambda chunk, _, t=small: chunk * (1e-4 if chunk > 64 else t))
-        monkeypatch.setattr("lsgen.search.evaluator.CHUNK_SIZES", (64, 128))
-        assert networks.fastest_chunk(False, candidates=1280, steady=True) == steady
-        assert networks.fastest_chunk(False, candidates=1280, steady=False) == shrinking
-
-
-def test_no_size_is_tried_after_one_that_takes_long(networks, monkeypatch):
-    tried = []
-
-    def slow(chunk: int, _: bool) -> float:
-        tried.append(chunk)
-        return 3.0
-
-    monkeypatch.setattr(networks, "_seconds", slow)
-    assert networks.fastest_chunk(needs_grad=False) == 32
-    assert tried == [32]
-
-
-@pytest.mark.parametrize(("room", "chosen"), [(100, 64), (20, 16), (1, 1)])
-def test_the_chunk_fits_into_memory(networks, monkeypatch, room, chosen):
-    def full(chunk: int, _: bool) -> float:
-        if chunk > room:
-            raise torch.OutOfMemoryError
-        return 1e-3
-
-    monkeypatch.setattr(networks, "_seconds", full)
-    assert networks.fastest_chunk(needs_grad=False) == chosen

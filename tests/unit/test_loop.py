@@ -5,7 +5,8 @@ import torch
 
 from lsgen.search import LatentPGD, MarginGA, PairSeeds, PriorSeeds, SearchTask, SeedRandom, evaluator, loop
 from lsgen.search.cases import Outcome
-from lsgen.search.stream import Stream, passes_a_round
+from lsgen.search.chunk_size import passes_a_round
+from lsgen.search.stream import Stream
 from lsgen.types import Evaluation, Seeds
 from tests.toys import Asked, Pixels
 from tests.unit.test_searchers import SEARCHERS, problem, run

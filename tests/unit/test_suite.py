@@ -64,6 +64,17 @@ def test_rows_are_taken_in_any_order(suite):
     assert [len(piece) for piece in suite.pieces("image", np.array([0, 1, 12]))] == [2, 0, 1]
 
 
+def test_failures_are_those_of_viable_seeds(suite):
+    assert suite.failures.tolist() == []
+    for block in range(3):
+        some = cases(block)
+        some.columns["failed"][:2], some.columns["viable"][1:4] = False, False
+        suite.write(some)
+    suite.finish()
+    assert suite.failures.tolist() == [4, 9, 14]
+    assert suite.image_shape == (1, 2, 2)
+
+
 @pytest.mark.parametrize(
     ("names", "known"), [(["a", 2, "\ud800", "d"], ["a", "2", "?", "d"]), (["a"], None), (None, None)]
 )

@@ -40,6 +40,7 @@ from lsgen.search import (
     PriorSeeds,
     RandomSampling,
     SearchTask,
+    callbacks,
 )
 from lsgen.search.art import ArtAttack
 from lsgen.search.base import Searcher, SeedRandom
@@ -143,6 +144,14 @@ def test_no_batch_is_larger_than_it_may_be(size, tmp_path):
     sut = Largest(num_classes=CLASSES)
     search(data, LatentPGD(steps=2), DataSeeds(per_class=60), tmp_path, sut=sut, eval_batch_size=size)
     assert sut.batch == size
+
+
+def test_of_a_slow_generator_fewer_seeds_are_looked_at_first(data, tmp_path, monkeypatch, capsys):
+    search(data, RandomSampling(), PriorSeeds(per_class=50), tmp_path / "a")
+    assert "of the first 150" in capsys.readouterr().out
+    monkeypatch.setattr(callbacks, "seconds_per_image", lambda *_args, **_more: 1.0)
+    search(data, RandomSampling(), PriorSeeds(per_class=50), tmp_path / "b")
+    assert "of the first 100" in capsys.readouterr().out
 
 
 def test_targets_each_other_class_once_and_the_escape_matrix(data, tmp_path):
