@@ -94,6 +94,8 @@ def _guarded(action: Callable[[], None]) -> int:
         status, sentence = explain(error)
         if sentence is None:
             raise
-        print(f"lsgen: {sentence}", file=sys.stderr)
+        first = os.environ.get("LOCAL_RANK", "0") == "0"
+        if first or status != 2:  # of several processes, all are told the same of wrong input
+            print(f"lsgen: {sentence}", file=sys.stderr)
         return status
     return 0

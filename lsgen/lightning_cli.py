@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import re
 import shlex
 import sys
 import warnings
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +72,7 @@ class LsgenCLI(LightningCLI):
 
     def __init__(self, args: list[str] | None = None) -> None:
         quieten()
+        _check_files(sys.argv[1:] if args is None else args)
         commands = self.subcommands()
         quiet: dict[str, Any] = {"exit_on_error": False}
         try:
@@ -167,7 +170,29 @@ def _refusal(error: Exception) -> InputError:
     if isinstance(error, InputError):
         return error
     said = [cause for cause in chain(error) if isinstance(cause, InputError)]
-    return said[-1] if said else InputError(" ".join(str(error).split())[:300])
+    if said:
+        return said[-1]
+    inner = re.search(r"Errors:\n\s*- (.*)", str(error))
+    return InputError(" ".join((inner[1] if inner else str(error)).split())[:300])
+
+
+def _check_files(args: list[str]) -> None:
+    """Refuses configurations that cannot be read, by name: the parser does not say which of several it was.
+
+    Raises:
+        InputError: One of them is no YAML with settings.
+    """
+    import yaml
+
+    named = [b for a, b in pairwise(args) if a == "--config"]
+    named += [a.partition("=")[2] for a in args if a.startswith("--config=")]
+    for file in filter(Path.is_file, map(Path, named)):
+        try:
+            content = yaml.safe_load(file.read_text(encoding="utf-8"))
+        except (UnicodeDecodeError, yaml.YAMLError) as error:
+            raise InputError(f"{file} is no YAML: {' '.join(str(error).split())}") from error
+        if not isinstance(content, dict):
+            raise InputError(f"{file} holds no settings; configs/mnist5k/search/pgd.yaml shows how they are written")
 
 
 _ = (lsgen.data, lsgen.generators, lsgen.objectives, lsgen.search, lsgen.surprise, lsgen.suts)

@@ -10,6 +10,9 @@ from importlib import import_module
 
 from lsgen.errors import Diverged, InputError
 
+UNION = "Does not validate against any of the Union subtypes"
+CLASS = "a class_path with its init_args"
+KINDS = {"NoneType": "null", "LightningModule": CLASS, "LightningDataModule": CLASS}
 FLAGS = ["--config", "--model", "--data", "--trainer", "--seed_everything", "--ckpt_path", "--out", "--print_config"]
 
 
@@ -62,10 +65,22 @@ def of_parser(text: str) -> str:
         return f"{keys}: missing {missing}" if keys else f"missing {missing}: give --config FILE, which has them"
     if match := re.search(r"[Uu]nrecognized arguments: (\S+)", text):
         return f"unrecognized argument {match[1]}{_meant(match[1])}"
+    if UNION in text:
+        return f"{keys}: {_of_union(text.rsplit(UNION, 1)[1])}"
     if "'NoneType' object has no attribute 'keys'" in text:
         return f"{keys}: its init_args are empty"
     innermost = text.split("- Expected a <class 'NoneType'>")[0].rsplit("class_path ", 1)[-1]
     return " ".join(re.sub(r'^[Pp]arser key "([^"]+)": ', r"\1: ", innermost.strip()).split())
+
+
+def _of_union(text: str) -> str:
+    """What was expected, and what came instead, where a value fits none of several types."""
+    types = re.search(r"Subtypes: \[(.*)\]\s*$", text, flags=re.MULTILINE)
+    value = re.search(r"Given value: (.*)", text)
+    kinds = re.findall(r"typing\.Literal\[(.*?)\]|<class '(?:\w+\.)*(\w+)'>|(\w+\[[^\]]*\])", types[1] if types else "")
+    names = [KINDS.get(name, name) for kind in kinds for name in kind if name]
+    wanted = " or ".join(dict.fromkeys(names))
+    return f"expected {wanted or 'something else'}, got {value[1].strip() if value else 'this'!r}"
 
 
 def _path(keys: str, name: str) -> str:

@@ -60,7 +60,8 @@ SCHEMA = pa.schema(
     + [("valid", pa.bool_()), ("preserved", pa.bool_())]
 )
 READABLE = 0.9  # share of a generator's plain images that the SUT must read for its failures to mean something
-MANIFEST_KEYS = {"format_version", "finished", "identity", "blocks", "num_classes"}
+MANIFEST = {"format_version": int, "finished": bool, "identity": str, "blocks": int, "num_classes": int}
+RESTORED = "the same `lsgen search` restores it"
 ARRAYS = ("seed_latent", "latent", "seed_image", "image", "logits")
 
 
@@ -84,7 +85,8 @@ class Suite:
     def manifest(self) -> dict[str, Any]:
         """What made the suite, and whether it is finished."""
         content = _read_json(self.path / "manifest.json")
-        if not isinstance(content, dict) or MANIFEST_KEYS - content.keys():
+        known = content if isinstance(content, dict) else {}
+        if not all(isinstance(known.get(key), kind) for key, kind in MANIFEST.items()):
             raise InputError(f"{self.path / 'manifest.json'} is not the manifest of a suite")
         return content
 
@@ -101,11 +103,12 @@ class Suite:
     @cached_property
     def table(self) -> pd.DataFrame:
         """One row a case, in block order; missing values are NA."""
-        if self.finished:
-            self._check_whole()
-            joined = pq.read_table(self.path / "cases.parquet", schema=SCHEMA)  # columns of later versions are null
-        else:
-            joined = pa.concat_tables([SCHEMA.empty_table(), *(self._part(n) for n in self.blocks)])
+        if not self.finished:
+            return _to_pandas(pa.concat_tables([SCHEMA.empty_table(), *(self._part(n) for n in self.blocks)]))
+        self._check_whole()
+        joined = _read_table(self.path / "cases.parquet")
+        if joined is None:
+            raise InputError(f"{self.path}: cases.parquet is missing or damaged; {RESTORED}")
         return _to_pandas(joined)
 
     @property
@@ -132,10 +135,12 @@ class Suite:
     @cached_property
     def summary(self) -> dict[str, Any]:
         """The metrics; of the blocks so far where the suite is unfinished."""
-        if self.finished:
-            content: dict[str, Any] = _read_json(self.path / "summary.json")
-            return content
-        return self._summarise(self.table)
+        if not self.finished:
+            return self._summarise(self.table)
+        content = self._stored_summary()
+        if content is None:
+            raise InputError(f"{self.path}: summary.json is missing or damaged; {RESTORED}")
+        return content
 
     @property
     def failures(self) -> np.ndarray:
@@ -192,10 +197,11 @@ class Suite:
 
     # --- writing ---------------------------------------------------------------------------------------------------
 
-    def open(self, manifest: dict[str, Any], config: str) -> int:
+    def open(self, manifest: dict[str, Any], config: str) -> int | None:
         """Makes the folder, or goes on with one that the same search began.
 
-        Gives the descriptor of a lock: until it is closed, no other search can open the folder.
+        Gives the descriptor of a lock: until it is closed, no other search can open the folder. A finished suite is
+        left as it is and needs none.
 
         Args:
             manifest: What makes the suite; its ``identity`` decides whether a folder is the same search's.
@@ -208,6 +214,8 @@ class Suite:
             known = (self.path / "manifest.json").exists()
             if known:
                 self._check_same(manifest["identity"])
+                if self.finished and self._is_intact():
+                    return None
             elif occupied(self.path):
                 raise InputError(f"{self.path} exists and is not a suite: choose another --out")
             self.path.mkdir(parents=True, exist_ok=True)
@@ -279,8 +287,16 @@ class Suite:
             self.update_manifest(finished=False)
 
     def _is_intact(self) -> bool:
-        joined = self.path / "cases.parquet"
-        return self._damaged_blocks() == [] and _rows(joined) is not None and (self.path / "summary.json").is_file()
+        joined = _read_table(self.path / "cases.parquet")
+        return self._damaged_blocks() == [] and joined is not None and self._stored_summary() is not None
+
+    def _stored_summary(self) -> dict[str, Any] | None:
+        """What ``summary.json`` holds, None if it is missing or damaged."""
+        try:
+            content = _read_json(self.path / "summary.json")
+        except InputError:
+            return None
+        return content if isinstance(content, dict) and "n_cases" in content else None
 
     def _damaged_blocks(self) -> list[int]:
         return sorted(set(range(self.manifest["blocks"])) - set(self.blocks))
@@ -288,12 +304,7 @@ class Suite:
     def _check_whole(self) -> None:
         """Refuses a finished suite that has lost files: rows and images would no longer belong together."""
         if lost := self._damaged_blocks():
-            what = f"block {lost[0]} is missing or damaged"
-        elif _rows(self.path / "cases.parquet") is None:
-            what = "cases.parquet is missing or damaged"
-        else:
-            return
-        raise InputError(f"{self.path}: {what}; the same `lsgen search` restores it")
+            raise InputError(f"{self.path}: block {lost[0]} is missing or damaged; {RESTORED}")
 
     def _check_same(self, identity: str) -> None:
         there = self.manifest
@@ -316,10 +327,11 @@ class Suite:
 
     def _is_whole(self, number: int) -> bool:
         """Both files are there and can be opened to the end, with the same number of rows."""
-        rows = _rows(self._part_file(number))
+        part = _read_table(self._part_file(number))
         try:
             with safe_open(self._arrays_file(number), framework="np") as file:
-                return all(file.get_slice(name).get_shape()[0] == rows for name in ARRAYS)
+                rows = {file.get_slice(name).get_shape()[0] for name in ARRAYS}
+                return part is not None and rows == {part.num_rows}
         except (SafetensorError, OSError):
             return False
 
@@ -381,11 +393,11 @@ def lock(folder: Path) -> int:
     return descriptor
 
 
-def _rows(file: Path) -> int | None:
-    """Number of rows of a Parquet file, None if it is missing or damaged."""
+def _read_table(file: Path) -> pa.Table | None:
+    """A Parquet file of cases, None if it is missing or any of it is damaged; columns of later versions are null."""
     try:
-        return int(pq.read_table(file, columns=["id"]).num_rows)
-    except (pa.ArrowInvalid, OSError):
+        return pq.read_table(file, schema=SCHEMA)
+    except (pa.ArrowException, OSError):
         return None
 
 

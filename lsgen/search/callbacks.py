@@ -255,10 +255,10 @@ class SuiteWriter(SearchCallback):
         except InputError as error:
             return [], None, str(error)
         done, before, now = set(self.suite.blocks), self.suite.manifest.get("precision"), str(task.trainer.precision)
-        if done and before not in (None, now):
+        pending = [n for n in range(task.num_blocks) if n not in done]
+        if done and pending and before not in (None, now):
             rank_zero_warn(f"{self.suite.path} was begun in precision {before} and goes on in {now}: its blocks differ")
         print(_what_was_found(self.suite, len(done), task.num_blocks))
-        pending = [n for n in range(task.num_blocks) if n not in done]
         return pending, self.suite.manifest.get("eval_batch_size"), None
 
     def close(self) -> None:
@@ -269,7 +269,7 @@ class SuiteWriter(SearchCallback):
 
     def on_search_start(self, trainer: Trainer, task: SearchTask) -> None:
         """Stores the batch size that was settled on before any block is, so that a resumed search uses it too."""
-        if trainer.is_global_zero:
+        if trainer.is_global_zero and task.pending:
             self.suite.update_manifest(eval_batch_size=task.chunk, stopped_by=None)
         trainer.strategy.barrier("lsgen.suite.open")
 

@@ -63,7 +63,8 @@ class SearchTask(LightningModule):
             By default only the searcher's steps are limited.
         max_seconds: Time after which no further block is begun; running the search again goes on, by a block at least.
             A search of one block is not cut short: a smaller ``block_size`` makes more of them.
-        max_failures: Failures, over all processes, after which no further block is begun.
+        max_failures: Failures, over all processes, after which no further block is begun; running the search again goes
+            on, by a block at least.
     """
 
     compile: bool  # type: ignore[assignment]  # nn.Module's method of this name is not used
@@ -86,7 +87,7 @@ class SearchTask(LightningModule):
         max_failures: int | None = None,
     ) -> None:
         super().__init__()
-        if block_size < 1:
+        if block_size is None or block_size < 1:  # null in a file
             raise InputError(f"block_size must be at least 1, got {block_size}")
         if eval_batch_size != "auto" and not is_chunk_size(eval_batch_size):
             smaller = ", ".join(map(str, SMALLER))
@@ -318,8 +319,9 @@ class SearchTask(LightningModule):
 
     def _spent(self) -> str | None:
         """The budget that is used up, if any."""
-        over = self.max_seconds is not None and time.monotonic() - self._began > self.max_seconds
-        if over and self._searched:  # each run gets on by a block, however little time it is given
+        if not self._searched:  # each run gets on by a block, however little it is given
+            return None
+        if self.max_seconds is not None and time.monotonic() - self._began > self.max_seconds:
             return "max_seconds"
         if self.max_failures is not None and self.failures_on_disk() >= self.max_failures:
             return "max_failures"

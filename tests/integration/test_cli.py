@@ -57,6 +57,17 @@ BAD = {
     "misspelt nested key": (["!search", "--model.searcher.stepz=1"], ["model.searcher.stepz", "'steps'"]),
     "misspelt class": (["!search", "--model.searcher=LatentPDG"], ["model.searcher", "'LatentPGD'"]),
     "wrong type": (["!search", "--model.searcher.steps=many"], ["model.searcher.steps", "int", "many"]),
+    "no type of several": (
+        ["!search", "--model.eval_batch_size=foo"], ["model.eval_batch_size: expected int or 'auto', got 'foo'"],
+    ),
+    "no kind of target": (["!search", "--model.seeds.target=x"], ["seeds.target: expected int or 'each' or null"]),
+    "precision": (["!search", "--trainer.precision=foo"], ["trainer.precision: expected", "'bf16-mixed'", "got 'foo'"]),
+    "no class": (["search", "--config={tmp}/three.yaml"], ["model: expected a class_path with its init_args", "'3'"]),
+    "null": (["@search", "--model.block_size=null"], ["block_size must be at least 1, got None"]),
+    "null batch size": (["@search", "--model.eval_batch_size=null"], ["eval_batch_size must be 1, 4"]),
+    "broken configuration": (["search", "--config={tmp}/broken.yaml"], ["broken.yaml is no YAML"]),
+    "binary configuration": (["search", "--config", "{tmp}/foreign.ckpt"], ["foreign.ckpt is no YAML"]),
+    "empty configuration": (["fit", "--config={tmp}/empty.yaml"], ["empty.yaml holds no settings"]),
     "wrong choice": (["!search", "--model.seeds.distribution=flat"], ["distribution", "'uniform'"]),
     "trainer key": (["!search", "--trainer.devicez=2"], ["devicez"]),
     "missing keys": (["search", "--model=SearchTask", "--data=ImageData"], ["model", "generator", "sut"]),
@@ -123,6 +134,9 @@ def places(tmp_path_factory, trained):
     write_npz(tmp / "small", classes=10)
     write_npz(tmp / "few", side=28)
     (tmp / "file.txt").write_text("a file")
+    (tmp / "broken.yaml").write_text("model: [1\ndata: 2\n")
+    (tmp / "empty.yaml").write_text("")
+    (tmp / "three.yaml").write_text("model: 3\ndata: {class_path: ImageData, init_args: {name: mnist5k}}\n")
     torch.save({"weights": torch.zeros(1)}, tmp / "foreign.ckpt")
     torch.save({"state_dict": Evil()}, tmp / "evil.ckpt")
     (tmp / "metrics.csv").write_text("epoch,step,val/loss\n0,10,0.5\n")

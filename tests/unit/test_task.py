@@ -309,9 +309,11 @@ def test_budgets_end_a_search_between_blocks_and_it_goes_on_later(data, tmp_path
     assert suite.manifest["stopped_by"] == "max_failures"
     assert not suite.manifest["finished"]
     assert 4 <= suite.count_failures() < 4 + 3
+    more, _ = search(data, folder=tmp_path, max_failures=4, **args)
+    assert len(more.table) == len(suite.table) + 3  # who runs it again wants to get on
     slow, _ = search(data, folder=tmp_path, max_seconds=1e-9, **args)
     assert slow.manifest["stopped_by"] == "max_seconds"
-    assert len(slow.table) == len(suite.table) + 3  # one block, however little time there is
+    assert len(slow.table) == len(more.table) + 3  # one block, however little time there is
     whole, _ = search(data, folder=tmp_path, **args)
     assert whole.finished
     assert whole.manifest["stopped_by"] is None
