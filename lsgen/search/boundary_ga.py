@@ -90,8 +90,8 @@ class BoundaryGA(Genetic):
     def vary(self, child: Tensor, origin: Tensor, size: Tensor, rng: SeedRandom) -> Tensor:
         """Noise on the genes that differ from the seed's; some return to it."""
         seed = origin[:, None]
-        noise = rng.normal(*child.shape[1:]).mul_(per_seed(size, child)).masked_fill_(child == seed, 0)
-        return seed.where(rng.uniform(*child.shape[1:]) < self.reset, child + noise)
+        moved = rng.normal(*child.shape[1:]).mul_(per_seed(size, child)).add_(child)
+        return seed.where((rng.uniform(*child.shape[1:]) < self.reset) | (child == seed), moved)
 
     def bar(self, state: GeneticState) -> Tensor | None:
         """The worst elite's fitness: who does not beat it dies at once. Most children of later rounds do not.
