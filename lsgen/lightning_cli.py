@@ -13,6 +13,7 @@ from typing import Any
 
 from lightning.pytorch import LightningDataModule, LightningModule
 from lightning.pytorch import Trainer as LightningTrainer
+from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
@@ -141,7 +142,10 @@ class LsgenCLI(LightningCLI):
             print(f"{best} will be replaced after the first epoch: to keep it, stop now (Ctrl-C) and move it away")
 
     def after_fit(self) -> None:
-        """A training that was told to end is not done."""
+        """Says where the best state lies; a training that was told to end is not done."""
+        best = self.trainer.checkpoint_callback
+        if isinstance(best, ModelCheckpoint) and best.best_model_path and self.trainer.is_global_zero:
+            print(f"best state ({best.monitor} {float(best.best_model_score or 0):.4g}): {best.best_model_path}")
         if self.trainer.received_sigterm:
             sys.exit(1)
 
@@ -158,6 +162,11 @@ class LsgenCLI(LightningCLI):
         suite = self.trainer.suite
         if self.trainer.is_global_zero and suite is not None:
             print_suites({type(self.model.searcher).__name__: suite})
+            if left_out := len(suite.table) - suite.summary["n_cases"]:
+                print(
+                    f"{left_out:,} of {len(suite.table):,} cases are left out: before any step, the SUT reads their "
+                    f"seeds wrongly, or the criterion holds for them"
+                )
             if not suite.finished:
                 print("to go on: the same command again")
             elif suite.summary["failed"]:

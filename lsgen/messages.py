@@ -60,6 +60,9 @@ def of_parser(text: str) -> str:
         return f"{keys}: there is no class {name!r}{_nearest(name, known)}"
     if match := re.search(r"Expected an? (.+?)\. Got value: (.*)", text):
         return f"{keys}: expected {_type_name(match[1])}, got {match[2]!r}"
+    if match := re.search(r"does not accept option ['\"]([\w.]+)['\"]", text):
+        key = match[1].split(".")[0]
+        return f"there is no setting {key!r}{_nearest(key, [flag.removeprefix('--') for flag in FLAGS])}"
     if match := re.search(r"arguments are required: ([\w., ]+)", text):
         missing = re.sub(r"\b(?:fit|validate|test|search)\.", "", match[1])
         return f"{keys}: missing {missing}" if keys else f"missing {missing}: give --config FILE, which has them"

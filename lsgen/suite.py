@@ -59,6 +59,7 @@ SCHEMA = pa.schema(
     + [(name, pa.float32()) for name in _FLOAT]
     + [("valid", pa.bool_()), ("preserved", pa.bool_())]
 )
+RIGHT = 0.6  # share of real test images that a SUT reads rightly, below which something is wrong with how it is asked
 READABLE = 0.9  # share of a generator's plain images that the SUT must read for its failures to mean something
 MANIFEST = {"format_version": int, "finished": bool, "identity": str, "blocks": int, "num_classes": int}
 RESTORED = "the same `lsgen search` restores it"
@@ -122,14 +123,21 @@ class Suite:
 
     @property
     def doubt(self) -> str | None:
-        """Why the failures may be the generator's and not the SUT's, by the look before the search; None: no reason."""
+        """Why the failures may not be the SUT's, by the look before the search, and what to do; None: no reason."""
         look = self.manifest.get("preflight") or {}
-        readable = look.get("readable")
+        right, readable = look.get("accuracy"), look.get("readable")
+        if right is not None and right < RIGHT:
+            return (
+                f"the SUT reads only {right:.1%} of {look['test_images']:,} real test images rightly, so most failures "
+                f"were there before the search. If you know it to be better, it is not given what it was trained on: "
+                f"look at mean, std, image_size, input_size and the order of the classes"
+            )
         if readable is None or readable >= READABLE:
             return None
         return (
             f"the SUT reads only {readable:.1%} of the generator's {look['readable_of']} as intended: what a search "
-            f"finds may be the generator's fault and not the SUT's"
+            f"finds may be the generator's fault and not the SUT's. Look at the seeds: where you cannot read them "
+            f"either, train the generator longer, or lower the seeds' scale"
         )
 
     @cached_property

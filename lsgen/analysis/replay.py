@@ -125,7 +125,7 @@ def open_sut(spec: str, suite: Suite) -> SUT:
     if not Path(spec).is_file():
         raise InputError(
             f"--sut: there is no file {spec}; give a checkpoint that `lsgen fit` left, or "
-            f"package.module:factory=weights for a model of your own"
+            f"file.py:Class=weights for a model of your own"
         )
     try:
         sut = suts.pretrained(spec)

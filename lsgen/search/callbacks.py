@@ -155,7 +155,7 @@ class Preflight(SearchCallback):
                 category=UserWarning,
             )
         if suite.doubt:
-            rank_zero_warn(f"{suite.doubt}. Train it longer, or lower the seeds' scale.", category=UserWarning)
+            rank_zero_warn(f"{suite.doubt}.", category=UserWarning)
 
 
 def _look(task: SearchTask, n: int) -> dict[str, Any]:

@@ -51,6 +51,7 @@ BAD = {
     "unknown command": (["serach"], ["no command 'serach'", "did you mean search?"]),
     "no configuration": (["search"], ["missing data, model", "give --config FILE"]),
     "a configuration without its flag": (["search", str(SUT)], ["is given as --config", "sut.yaml"]),
+    "misspelt part": (["search", "--config={tmp}/dta.yaml"], ["no setting 'dta'", "'data'"]),
     "misspelt flag": (["!search", "--modl.searcher=LatentPGD"], ["--modl", "did you mean '--model'?"]),
     "missing file": (["search", "--config=nowhere.yaml"], ["nowhere.yaml"]),
     "misspelt key": (["!search", "--model.sercher=LatentPGD"], ["sercher", "'searcher'"]),
@@ -136,6 +137,7 @@ def places(tmp_path_factory, trained):
     (tmp / "file.txt").write_text("a file")
     (tmp / "broken.yaml").write_text("model: [1\ndata: 2\n")
     (tmp / "empty.yaml").write_text("")
+    (tmp / "dta.yaml").write_text("dta: {class_path: ImageData, init_args: {name: mnist5k}}\n")
     (tmp / "three.yaml").write_text("model: 3\ndata: {class_path: ImageData, init_args: {name: mnist5k}}\n")
     torch.save({"weights": torch.zeros(1)}, tmp / "foreign.ckpt")
     torch.save({"state_dict": Evil()}, tmp / "evil.ckpt")

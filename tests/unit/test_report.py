@@ -264,6 +264,15 @@ def test_what_was_tested_is_said_and_how_to_do_it_again(pgd, report):
     assert page.data["suites"][0]["commands"]["export"] == f"lsgen export {pgd.path}"
 
 
+def test_a_sut_that_cannot_read_real_images_is_doubted_before_its_generator(tmp_path, report):
+    suite = make_suite(tmp_path / "s")
+    look = {"accuracy": 0.436, "test_images": 1000, "readable": 0.42, "readable_of": "plain samples"}
+    suite.update_manifest(preflight=look)
+    words = report(suite).words
+    assert "Note s: the SUT reads only 43.6% of 1,000 real test images rightly" in words
+    assert "generator's plain samples" not in words
+
+
 @pytest.mark.parametrize(("readable", "doubted"), [(0.42, True), (0.97, False), (None, False)])
 def test_a_generator_that_the_sut_cannot_read_is_the_first_thing_that_is_said(readable, doubted, tmp_path, report):
     suite = make_suite(tmp_path / "s")
