@@ -544,6 +544,7 @@ def test_a_confident_target_must_lead_by_its_margin(data, tmp_path):
     assert suite.table["success"].any()
 
 
+@pytest.mark.filterwarnings("ignore:the SUT reads only")  # toys are no classifiers
 def test_ssim_is_that_of_the_stored_images_also_in_half_precision(tmp_path):
     folder = write_npz(tmp_path / "data", n=12, side=16)
     task = SearchTask(
