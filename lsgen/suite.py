@@ -129,8 +129,8 @@ class Suite:
         if right is not None and right < RIGHT:
             return (
                 f"the SUT reads only {right:.1%} of {look['test_images']:,} real test images rightly, so failures may "
-                f"have been there before the search. If you know it to be better, it is not given what it was trained on: "
-                f"look at mean, std, image_size, input_size and the order of the classes"
+                f"have been there before the search. If you know it to be better, it is not given what it was trained "
+                f"on: look at mean, std, image_size, input_size and the order of the classes"
             )
         if readable is None or readable >= READABLE:
             return None
