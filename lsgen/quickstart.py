@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from lsgen.errors import InputError
-from lsgen.runs import fit_once, lsgen, shipped_configs
+from lsgen.files import shipped_configs
+from lsgen.runs import fit_once, lsgen
 
 STEPS = ("sut", "cvae", "random", "pgd")
 SOURCES = {"sut": "sut.yaml", "cvae": "cvae.yaml", "random": "search/random.yaml", "pgd": "search/pgd.yaml"}
@@ -103,7 +104,8 @@ def _report(out: Path) -> None:
     print()
     print_suites(suites)
     print(factor(suites["random"].summary, suites["pgd"].summary))
-    print(f"picture: {failure_gallery(suites['pgd'], out / 'failures.png')}")
+    picture = failure_gallery(suites["pgd"], out / "failures.png")
+    print(f"picture: {picture} – whether its failures still show their digit, no number here says: look")
     html.main([*(str(suite.path) for suite in suites.values()), "--out", str(out / "report.html")])
 
 

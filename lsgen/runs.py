@@ -9,12 +9,6 @@ from typing import Any
 from lsgen.errors import InputError
 
 
-def shipped_configs() -> Path:
-    """The folder of shipped configurations, in a wheel or in a checkout."""
-    package = Path(__file__).parent
-    return next(p for p in (package / "configs", package.parent / "configs") if p.is_dir())
-
-
 def lsgen(*args: str) -> str:
     """Runs one of Lightning's commands in this process and gives the line that does the same in a shell."""
     from lsgen.lightning_cli import LsgenCLI

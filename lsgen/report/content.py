@@ -152,7 +152,17 @@ def headline(entries: list[Entry]) -> tuple[str, str]:
     baseline = next((entry for entry in entries if entry.baseline), None)
     if baseline is not None and (said := against_baseline(best, baseline)):
         detail += f" {said}"
+    if known := _accuracy(best.manifest.get("preflight") or {}):
+        detail += f" The classifier {known}."
     return title, detail
+
+
+def unjudged(entries: list[Entry]) -> str:
+    """A sentence where no oracle has said whether the failures of the leading suite still show their class."""
+    failures = lead(entries).failures
+    if not len(failures) or failures["valid"].notna().any():
+        return ""
+    return "No oracle has judged whether these still show their true class: look before you count on them."
 
 
 def against_baseline(best: Entry, baseline: Entry) -> str:

@@ -111,6 +111,7 @@ def _context(entries: list[Entry], galleries: list[Gallery]) -> dict[str, Any]:
         "detail": detail,
         "notices": content.notices(entries),
         "showcase": _showcase(entries, galleries),
+        "unjudged": content.unjudged(entries),
         "scores": content.scoreboard(entries),
         "metrics": content.metric_rows(entries),
         "pairs": content.pair_tests(entries),

@@ -10,10 +10,11 @@ import pytest
 
 import lsgen
 from lsgen import generators, suts
+from lsgen.analysis import retrain
 from lsgen.cli import main
 from lsgen.data import ImageData
 from lsgen.errors import InputError
-from lsgen.studies import STUDIES, find
+from lsgen.studies import STUDIES, argus_retrain, find
 from lsgen.studies.base import Claim, Findings, Lab, Row, Study, number, write
 from lsgen.studies.sinvad_boundary import gaps
 from lsgen.studies.sinvad_interpolation import TARGET, surprise_of
@@ -122,6 +123,24 @@ def test_a_repair_gains_what_accuracy_rises_by_on_images_that_no_mixture_came_fr
     after = next(row.measured for row in found.rows if "failures added" in row.case)
     assert after == pytest.approx(repair["before"]["accuracy"] + gain)
     assert any(line.startswith("lsgen retrain") for line in lab.commands)
+
+
+@pytest.mark.parametrize(
+    ("failures", "control", "smallest", "verdicts"),
+    [
+        ([0.010, 0.011, 0.012], [0.001, 0.002, 0.003], [0.004, 0.005, 0.006], [True, True, True]),
+        ([0.001, 0.002, 0.003], [0.010, 0.011, 0.012], [0.004, 0.005, 0.006], [False, False, False]),
+        ([0.010, 0.011, 0.012], [0.002, 0.011, 0.020], [0.002, 0.011, 0.020], [None, None, None]),
+        ([0.010], [0.001], [0.004], [None, None, None]),  # one repeat
+    ],
+)
+def test_gains_of_a_repair_are_told_apart_only_beyond_chance(failures, control, smallest, verdicts):
+    def repair(own):
+        runs = {name: [{"ica": v} for v in (own if name == "failures" else control)] for name in retrain.VARIANTS}
+        return {"runs": runs, "comparisons": retrain.compare(runs)}
+
+    claims = argus_retrain._claims("toy", {0.1: repair(smallest), 0.3: repair(failures)})
+    assert [claim.holds for claim in claims[2:]] == verdicts
 
 
 def test_extents_share_their_seeds_and_iterations_stay_within_the_budget(study):

@@ -20,7 +20,7 @@ from lsgen.cli import main
 from lsgen.errors import InputError
 from lsgen.report import gallery, html
 from lsgen.report.compare import fisher, interval, mark, times_as_often
-from lsgen.report.content import component, headline, metric_rows
+from lsgen.report.content import component, headline, metric_rows, unjudged
 from lsgen.report.entry import open_entries
 from lsgen.report.figures import (
     STYLE,
@@ -550,6 +550,21 @@ def test_numbers_have_their_units(pgd):
     assert rows["Mean P_t"].endswith("%")
     assert rows["Queries for a failure"].endswith(" queries")
     assert headline(entries)[0] == f"The classifier fails on {pgd.summary['failure_rate']:.1%} of 60 cases"
+
+
+def test_the_headline_names_clean_accuracy_where_the_search_saw_it(pgd):
+    assert "test images" not in headline(open_entries([pgd.path]))[1]
+    pgd.update_manifest(preflight={"accuracy": 0.977, "test_images": 1000, "readable": 0.98, "readable_of": "samples"})
+    assert headline(open_entries([pgd.path]))[1].endswith("The classifier reads 97.7% of 1,000 test images rightly.")
+
+
+def test_failures_that_nobody_judged_are_to_be_looked_at(tmp_path, pgd, report):
+    asked = "No oracle has judged"
+    assert asked in report(pgd).words
+    assert asked not in report(make_suite(tmp_path / "none", written=0)).words
+    entry = open_entries([pgd.path])[0]
+    entry.table["valid"] = True
+    assert not unjudged([entry])
 
 
 def test_components_in_words():
