@@ -21,19 +21,19 @@ class Part:
 
     Attributes:
         needs_target: Whether it asks which class is aimed at.
-        sut_passes: SUT forward passes that it makes for each candidate, beside the one whose logits it is given.
+        needs_features: Whether it looks at the SUT's activations, which takes one more pass, whoever else does.
         others: Other SUTs that it asks about each candidate, once each, whoever else asks them too.
     """
 
     needs_target: bool = False
-    sut_passes: int = 0
+    needs_features: bool = False
     others: tuple[SUT, ...] = ()
 
     def check(self, sut: SUT) -> None:
         """Refuses a SUT that it cannot work with, before anything runs."""
 
-    def prepare(self, sut: SUT, data: ImageData) -> None:
-        """Called once before a search, with its SUT, on its device, and data."""
+    def prepare(self, sut: SUT, data: ImageData, size: int = 256) -> None:
+        """Called once before a search, with its SUT, on its device, and data; passes may take ``size`` images."""
 
 
 class Objective(Part, ABC):
@@ -93,7 +93,7 @@ class Both(Criterion):
     def __init__(self, first: Criterion, second: Criterion) -> None:
         self.first, self.second = first, second
         self.needs_target = first.needs_target or second.needs_target
-        self.sut_passes = first.sut_passes + second.sut_passes
+        self.needs_features = first.needs_features or second.needs_features
         self.others = first.others + second.others
         self.lead = max(first.lead, second.lead)
 
@@ -102,10 +102,10 @@ class Both(Criterion):
         self.first.check(sut)
         self.second.check(sut)
 
-    def prepare(self, sut: SUT, data: ImageData) -> None:
+    def prepare(self, sut: SUT, data: ImageData, size: int = 256) -> None:
         """Prepares both."""
-        self.first.prepare(sut, data)
-        self.second.prepare(sut, data)
+        self.first.prepare(sut, data, size)
+        self.second.prepare(sut, data, size)
 
     def __call__(self, candidates: Candidates) -> Tensor:
         """N candidates -> [N] bool."""
@@ -148,6 +148,8 @@ class LogitMargin(Objective):
 
 class TopConfidence(Objective):
     """The largest probability, of whatever class: minimising it leads to where the SUT is unsure (Dunn, §3.3.3)."""
+
+    at_the_edge = True
 
     def __call__(self, candidates: Candidates) -> Tensor:
         """N candidates -> [N]."""
@@ -272,13 +274,14 @@ class Disagree(Criterion):
         """Refuses SUTs for different images."""
         _check_alike(self.other, sut)
 
-    def prepare(self, sut: SUT, data: ImageData) -> None:
+    def prepare(self, sut: SUT, data: ImageData, size: int = 256) -> None:
         """Puts the second SUT beside the first."""
         self.other.to(sut.device).eval().requires_grad_(False)
 
     def __call__(self, candidates: Candidates) -> Tensor:
-        """N candidates -> [N] bool."""
-        return candidates.logits_of(self.other).argmax(1) != candidates.logits.argmax(1)
+        """N candidates -> [N] bool; False where the second SUT's answer is no number."""
+        answer = candidates.logits_of(self.other)
+        return (answer.argmax(1) != candidates.logits.argmax(1)) & answer.isfinite().all(1)
 
 
 class DifferentialDistance(Objective):
@@ -303,20 +306,21 @@ class DifferentialDistance(Objective):
         """Refuses SUTs for different images."""
         _check_alike(self.other, sut)
 
-    def prepare(self, sut: SUT, data: ImageData) -> None:
+    def prepare(self, sut: SUT, data: ImageData, size: int = 256) -> None:
         """Puts the second SUT beside the first."""
         self.other.to(sut.device).eval().requires_grad_(False)
 
     def __call__(self, candidates: Candidates) -> Tensor:
-        """N candidates -> [N]."""
-        label = candidates.label[:, None]
+        """N candidates -> [N]; NaN where the second SUT's answer is no number."""
+        label, answer = candidates.label[:, None], candidates.logits_of(self.other)
         first = candidates.logits.softmax(1).gather(1, label).squeeze(1)
-        second = candidates.logits_of(self.other).softmax(1).gather(1, label).squeeze(1)
+        second = answer.softmax(1).gather(1, label).squeeze(1)
         if self.threshold is None:
             counts = Misclassified()(candidates) & Disagree(other=self.other)(candidates)
         else:
             counts = first <= self.threshold
-        return (l1(candidates.latent, candidates.origin) * (2 + first - second)).where(counts, torch.inf)
+        distance = l1(candidates.latent, candidates.origin) * (2 + first - second)
+        return distance.where(counts, torch.inf).where(answer.isfinite().all(1), torch.nan)
 
 
 def l1(latent: Tensor, origin: Tensor) -> Tensor:

@@ -16,11 +16,11 @@ from torch.nn import functional as F
 
 from lsgen.data import ImageData
 from lsgen.errors import InputError
-from lsgen.objectives import Objective
+from lsgen.objectives import Criterion, Objective
 from lsgen.suts import SUT
 from lsgen.types import Candidates, from_uint8
 
-CHUNK = 256  # training images in one pass of the SUT, and rows compared at once while fitting
+CHUNK = 256  # rows compared at once while fitting
 ROWS = 32  # candidates compared at once; see _in_blocks
 SINGULAR = 1e-10  # share of a unit's variance that the units before it leave unexplained, for Cholesky to be trusted
 RIDGE = 1e-6  # share of its variance that each unit gains where Cholesky is not
@@ -178,23 +178,34 @@ class DSA(Surprise):
 class SurpriseDistance(Objective):
     """How far a candidate's surprise is from a wanted value (SINVAD's hill climbing).
 
-    The surprise is fitted to what the SUT makes of training images before the search.
+    The surprise is fitted to what the SUT makes of training images before the search, which succeeds where it comes
+    near enough to the value, whatever the SUT predicts; ``criterion: Misclassified`` asks for a failure instead.
 
     Args:
         surprise: What is measured, :class:`LSA` or :class:`DSA`.
         target: The wanted value; SINVAD's is 111, with LSA.
+        tolerance: How far from it still counts as reached; a hundredth of it by default.
         images: At most so many training images are looked at, spread evenly; all of them if None.
     """
 
-    sut_passes = 1
+    needs_features = True
 
-    def __init__(self, *, surprise: Surprise, target: float, images: int | None = 10_000) -> None:
+    def __init__(
+        self, *, surprise: Surprise, target: float, tolerance: float | None = None, images: int | None = 10_000
+    ) -> None:
         if not math.isfinite(target):
             raise InputError(f"target must be finite, got {target}")
+        if tolerance is not None and not 0 <= tolerance < math.inf:
+            raise InputError(f"tolerance must be finite and not negative, or null, got {tolerance}")
         if images is not None and images < 2:
             raise InputError(f"images must be at least 2, got {images}")
-        self.surprise, self.target, self.images = surprise, target, images
+        self.surprise, self.target, self.tolerance, self.images = surprise, target, tolerance, images
         self._sut: SUT | None = None
+        self._data: ImageData | None = None
+
+    def criterion(self) -> Criterion:
+        """The value is reached."""
+        return Surprised(distance=self)
 
     @torch.no_grad()
     def check(self, sut: SUT) -> None:
@@ -202,16 +213,16 @@ class SurpriseDistance(Objective):
         sut.eval().features(torch.zeros(2, *sut.image_shape, device=sut.device))
 
     @torch.no_grad()
-    def prepare(self, sut: SUT, data: ImageData) -> None:
+    def prepare(self, sut: SUT, data: ImageData, size: int = 256) -> None:
         """Fits the surprise to the SUT's activations and predictions for training images.
 
         Raises:
             InputError: They are not finite, or too few or too much alike to learn from.
         """
-        self._sut = sut.eval()
+        self._sut, self._data = sut.eval(), data
         train = data["train"]
         images, _ = train.spread(len(train) if self.images is None else self.images)
-        parts = [_activations(sut, part.to(sut.device)) for part in images.split(CHUNK)]
+        parts = [_activations(sut, part.to(sut.device), size) for part in images.split(size)]
         features, predicted = (torch.cat(column) for column in zip(*parts, strict=True))
         self.surprise.fit(features, predicted)
 
@@ -223,8 +234,44 @@ class SurpriseDistance(Objective):
         """
         if self._sut is None:
             raise InputError("SurpriseDistance must be prepared with a SUT and data before it is asked")
+        return candidates.answer(self, lambda: self._measured(candidates))
+
+    def is_fitted(self, sut: SUT, data: ImageData) -> bool:
+        """Whether this SUT and data are those of the last :meth:`prepare`."""
+        return self._sut is sut and self._data is data
+
+    def _measured(self, candidates: Candidates) -> Tensor:
+        assert self._sut is not None
         features = self._sut.features(candidates.image).float()
         return (self.surprise(features, candidates.logits.argmax(1)) - self.target).abs()
+
+
+class Surprised(Criterion):
+    """The surprise is as wanted, within the tolerance of an objective that aims at it.
+
+    Args:
+        distance: That objective.
+    """
+
+    needs_features = True
+
+    def __init__(self, *, distance: SurpriseDistance) -> None:
+        self.distance = distance
+
+    def check(self, sut: SUT) -> None:
+        """Refuses a SUT that shows no activations."""
+        self.distance.check(sut)
+
+    def prepare(self, sut: SUT, data: ImageData, size: int = 256) -> None:
+        """Fits the surprise, unless the search minimises this very objective, which comes first."""
+        if not self.distance.is_fitted(sut, data):
+            self.distance.prepare(sut, data, size)
+
+    def __call__(self, candidates: Candidates) -> Tensor:
+        """N candidates -> [N] bool."""
+        own = self.distance
+        tolerance = abs(own.target) / 100 if own.tolerance is None else own.tolerance
+        return own(candidates).detach() <= tolerance
 
 
 @dataclass(frozen=True)
@@ -267,10 +314,11 @@ class _Nearest:
         return torch.where(apart, distance / other.where(apart, 1), torch.where(distance > 0, torch.inf, 0.0))
 
 
-def _activations(sut: SUT, images: Tensor) -> tuple[Tensor, Tensor]:
-    """Stored images, uint8 [N, C, H, W] -> activations [N, F] and predicted classes [N]."""
-    x = from_uint8(images)
-    return sut.features(x).float(), sut.logits(x).argmax(1)
+def _activations(sut: SUT, images: Tensor, size: int) -> tuple[Tensor, Tensor]:
+    """At most ``size`` stored images, uint8 [N, C, H, W] -> activations [N, F] and predicted classes [N]."""
+    n = len(images)
+    x = from_uint8(torch.cat([images, images.new_zeros(size - n, *images.shape[1:])]))
+    return sut.features(x).float()[:n], sut.logits(x).argmax(1)[:n]
 
 
 def _cholesky(covariance: Tensor) -> Tensor:

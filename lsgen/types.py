@@ -72,13 +72,17 @@ class Candidates:
     label: Tensor  # [N]
     target: Tensor  # [N], -1 where no class is aimed at
     origin: Tensor  # [N, *L] latent of the seed
-    answers: dict[int, Tensor] = field(default_factory=dict, init=False)  # of other SUTs, so that none is asked twice
+    answers: dict[int, Tensor] = field(default_factory=dict, init=False)  # so that nobody is asked twice
+
+    def answer(self, who: Any, ask: Callable[[], Tensor]) -> Tensor:
+        """What ``who`` says of the candidates, [N, ...], asked the first time only."""
+        if id(who) not in self.answers:
+            self.answers[id(who)] = ask()
+        return self.answers[id(who)]
 
     def logits_of(self, sut: Any) -> Tensor:
         """What another SUT says of the images, [N, K]."""
-        if id(sut) not in self.answers:
-            self.answers[id(sut)] = sut.logits(self.image).float()
-        return self.answers[id(sut)]
+        return self.answer(sut, lambda: sut.logits(self.image).float())
 
 
 @dataclass(frozen=True)

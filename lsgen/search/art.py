@@ -31,12 +31,13 @@ class ArtAttack(RandomSampling):
     is given its equal share. Cases are judged on the stored 8-bit image as everywhere: an attack that ends just beyond
     the boundary, as Carlini-Wagner without ``confidence``, often fails there.
 
-    The global random streams are set for each block, so that a suite can be made again; a few attacks (HopSkipJump,
-    BrendelBethgeAttack) draw from streams of their own, and differ each time.
+    The global random streams are set for each block, and so are those that a few attacks (HopSkipJump and others) open
+    for themselves, so that a suite can be made again.
 
     Args:
         attack: Name of a class in ``art.attacks.evasion``, e.g. ``CarliniL2Method``, ``DeepFool``, ``HopSkipJump``.
-        settings: Its arguments; ``targeted`` is set by whether the seeds have targets.
+        settings: Its arguments; ``targeted`` is set by whether the seeds have targets, and ``batch_size``, where the
+            attack has one, is that of the search unless it is given.
 
     Raises:
         InputError: The toolbox is not installed, has no such attack, or the attack no such setting.
@@ -84,10 +85,12 @@ class ArtAttack(RandomSampling):
     def solve(self, seeds: Seeds, evaluator: Evaluator, rng: SeedRandom) -> Solution:
         """Attacks all seeds of a block at once."""
         asked = _Counting(evaluator)
-        aims = {"targeted": seeds.target is not None} if "targeted" in self._parameters else {}  # some aim by default
+        own = {"targeted": seeds.target is not None} if "targeted" in self._parameters else {}  # some aim by default
+        if "batch_size" in self._parameters:
+            own["batch_size"] = self.settings.get("batch_size", evaluator.chunk)
         goal = seeds.label if seeds.target is None else seeds.target
         with torch.enable_grad(), _seeded(int(rng.uniform()[0].item() * 2**31)):
-            attack = self._build(_estimator(asked, evaluator), self.settings | aims)
+            attack = self._build(_estimator(asked, evaluator), self.settings | own)
             with self._explained("ends with an error"):
                 found = attack.generate(x=seeds.latent.cpu().numpy(), y=goal.cpu().numpy())
         latent = torch.from_numpy(np.asarray(found, dtype=np.float32)).to(seeds.latent)
@@ -131,7 +134,8 @@ class _Counting(nn.Module):
         evaluator, x = self.evaluator[0], x.float()  # some attacks go on in double precision
         self.forward_images += len(x)
         label = torch.zeros(len(x), dtype=torch.long, device=x.device)  # pixels have none
-        logits = evaluator.logits(round8(evaluator.decode(x, label).float())).float()
+        parts = [evaluator.logits(round8(evaluator.decode(z, y).float()))[:n] for n, z, y in evaluator.chunks(x, label)]
+        logits = torch.cat(parts).float()
         if logits.requires_grad:
             logits.register_hook(self._count_back)
         return logits
@@ -154,17 +158,26 @@ def _estimator(model: nn.Module, evaluator: Evaluator) -> Any:
     )
 
 
+class _Stream(np.random.RandomState):
+    """A stream that begins where the global one says, unless it is told where."""
+
+    def __init__(self, seed: Any = None) -> None:
+        super().__init__(np.random.randint(2**31) if seed is None else seed)
+
+
 @contextmanager
 def _seeded(seed: int) -> Iterator[None]:
-    """The toolbox draws from the global streams: these are set for it, and put back."""
-    of_numpy, of_python = np.random.get_state(), random.getstate()
+    """The toolbox draws from the global streams, or opens its own: these are set for it, and put back."""
+    of_numpy, of_python, stream = np.random.get_state(), random.getstate(), np.random.RandomState
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         np.random.seed(seed)
         random.seed(seed)
+        np.random.RandomState = _Stream  # type: ignore[misc]
         try:
             yield
         finally:
+            np.random.RandomState = stream  # type: ignore[misc]
             np.random.set_state(of_numpy)
             random.setstate(of_python)
 

@@ -59,6 +59,11 @@ class BoundaryGA(Genetic):
                 f"{type(self).__name__} needs start and mutation above 0, shrink between 0 and 1 and smallest not "
                 f"negative, got start={start}, mutation={mutation}, shrink={shrink}, smallest={smallest}"
             )
+        if mutation < smallest:
+            raise InputError(
+                f"{type(self).__name__}: a seed is done when its mutations are below smallest, {smallest:g}, and "
+                f"mutation, {mutation:g}, is so from the start"
+            )
         if not 0 <= reset < 1:
             raise InputError(f"reset must be at least 0 and below 1, got {reset}")
         self.start, self.mutation, self.shrink, self.smallest, self.reset = start, mutation, shrink, smallest, reset

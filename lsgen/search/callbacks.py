@@ -26,7 +26,7 @@ from lsgen.suts import accuracy
 from lsgen.types import Evaluation, Seeds, describe, from_uint8
 
 if TYPE_CHECKING:
-    from lsgen.search.cases import Cases
+    from lsgen.search.cases import Cases, Outcome
     from lsgen.search.task import SearchTask
 
 LOOK = 1000  # seeds, samples and test images that are looked at before the first step
@@ -42,10 +42,27 @@ class StepInfo:
     """Where a block's search is after a step."""
 
     step: int  # from 1
-    steps: int
+    outcome: Outcome  # so far, of all seeds of the block
     evaluation: Evaluation
     seeds: Seeds  # the active ones, row by row those of the evaluation
-    succeeded: Tensor  # [S] bool, of all seeds of the block, who has had a success by now
+
+    @property
+    def steps(self) -> int:
+        """The budget."""
+        return self.outcome.budget
+
+    @property
+    def succeeded(self) -> Tensor:
+        """Who of all seeds of the block has had a success by now, [S] bool."""
+        return self.outcome.iterations < self.outcome.budget
+
+    def failure_rate(self, task: SearchTask) -> float:
+        """Share of cases that fail: of finished blocks as judged, of this one who has been read wrongly by now."""
+        done: Any = task.live["failure_rate"]
+        counted = [(self.outcome.failing & self.outcome.viable).sum(), self.outcome.viable.sum()]
+        failed, cases = torch.stack(counted).tolist()  # the device is asked once
+        total = int(done.total) + cases
+        return (float(done.summed) + failed) / total if total else math.nan
 
 
 class SearchCallback(Callback):
@@ -101,20 +118,22 @@ class SearchProgress(TQDMProgressBar, SearchCallback):
         self.predict_progress_bar.set_description(self.predict_description, refresh=False)
 
     def on_search_step_end(self, trainer: Trainer, task: SearchTask, info: StepInfo) -> None:
-        """Shows how many seeds of the block are still searched and have had a success, and this step's best fitness."""
+        """Shows seeds that are still searched, those with a success, this step's best fitness, the failure rate."""
         if self.is_enabled and time.monotonic() > self._drawn + BLINK:  # looking at numbers makes a GPU wait
             hits, best = info.succeeded, float(info.evaluation.fitness.amin())
             more = {"active": str(len(info.seeds.label)), "hits": f"{int(hits.sum())}/{len(hits)}"}
             more["best"] = f"{best:.3g}" if math.isfinite(best) else "none"
+            if math.isfinite(rate := info.failure_rate(task)):
+                self._so_far = {"FR": f"{rate:.1%}"}
             self.predict_progress_bar.n = self._block + info.step / info.steps
             self._show(step=f"{info.step}/{info.steps}", **more)
 
     def on_search_batch_end(self, trainer: Trainer, task: SearchTask, cases: Cases) -> None:
         """Shows the failure rate with this block in it."""
         if self.is_enabled:
-            rate = task.live["failure_rate"]
-            if rate.update_called and math.isfinite(so_far := float(rate.compute())):
-                self._so_far = {"FR": f"{so_far:.1%}"}
+            done = task.live["failure_rate"]
+            if done.update_called and math.isfinite(rate := float(done.compute())):
+                self._so_far = {"FR": f"{rate:.1%}"}
             self.predict_progress_bar.n = self._block + 1
             self._show()
 
@@ -288,13 +307,15 @@ class SuiteWriter(SearchCallback):
 
 @torch.no_grad()
 def _check_answers(task: SearchTask) -> None:
-    """Refuses a SUT that has no finite answer to any of a few test images, before a folder is made."""
-    images = from_uint8(task.data["test"].spread(FEW_IMAGES)[0].to(task.sut.device))
-    size, sut = FEW_IMAGES if task.eval_batch_size == "auto" else task.eval_batch_size, task.sut.eval()
-    if not any(bool(sut.logits(part).isfinite().all(1).any()) for part in images.split(size)):
-        raise InputError(
-            f"{type(task.sut).__name__} answers with NaN or infinite logits: nothing it says can be trusted"
-        )
+    """Refuses SUTs that have no finite answer to any of a few test images, before a folder is made."""
+    images = from_uint8(task.data["test"].spread(FEW_IMAGES)[0])
+    size = FEW_IMAGES if task.eval_batch_size == "auto" else task.eval_batch_size
+    for sut in (task.sut, *task.objective.others, *task.criterion.others):
+        parts = images.to(sut.device).split(size)
+        if not any(bool(sut.eval().logits(part).isfinite().all(1).any()) for part in parts):
+            raise InputError(
+                f"{type(sut).__name__} answers with NaN or infinite logits: nothing it says can be trusted"
+            )
 
 
 def _any_process(trainer: Trainer, reason: str | None) -> str | None:

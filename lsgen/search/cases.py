@@ -34,6 +34,8 @@ class Outcome:
     forward: Tensor  # [S] images shown to the SUT
     backward: Tensor  # [S] images with a backward pass
     broken: Tensor  # [S] bool: retired, because a fitness or a logit was no number
+    viable: Tensor  # [S] bool
+    failing: Tensor  # [S] bool: the SUT has got a candidate wrong by now
     budget: int  # rounds of a seed
 
     @classmethod
@@ -41,21 +43,33 @@ class Outcome:
         """The outcome before the first step: each seed itself."""
         iterations = torch.full_like(seeds.label, budget).where(~(success & viable), 0)
         forward, backward = torch.zeros_like(seeds.label), torch.zeros_like(seeds.label)
-        return cls(seeds.latent.clone(), iterations, forward, backward, torch.zeros_like(viable), budget)
+        broken, failing = torch.zeros_like(viable), torch.zeros_like(viable)
+        return cls(seeds.latent.clone(), iterations, forward, backward, broken, viable, failing, budget)
 
-    def count(self, active: Tensor, evaluation: Evaluation, step: int, passes: int) -> None:
-        """Books one round: queries of the active seeds, ``passes`` for each candidate, and who succeeded first."""
+    def count(self, active: Tensor, label: Tensor, evaluation: Evaluation, step: int, passes: int) -> None:
+        """Books one round of the active seeds: ``passes`` queries for each candidate, who succeeded first, who fails.
+
+        Args:
+            active: [A] their places.
+            label: [A]
+            evaluation: What the networks said of their candidates.
+            step: From 0.
+            passes: SUT forward passes that a candidate costs.
+        """
         candidates = evaluation.fitness.shape[1] if evaluation.asked is None else evaluation.asked.sum(dim=1)
         self.forward[active] += candidates * passes
         if evaluation.grad is not None:
             self.backward[active] += candidates
         hit = torch.zeros_like(self.iterations, dtype=torch.bool)
         hit[active] = evaluation.success.any(dim=1)
+        logits = evaluation.logits
+        wrong = (logits.argmax(dim=2) != label[:, None]) & logits.isfinite().all(dim=2)
+        self.failing[active] |= wrong.any(dim=1)
         self.iterations = self.iterations.where(~hit, self.iterations.clamp(max=step))  # an earlier one stays
 
     def retire(self, index: Tensor, seeds: Seeds) -> None:
         """Gives up on the seeds at ``index``: they end where they began."""
-        self.broken[index] = True
+        self.broken[index], self.failing[index] = True, False
         self.iterations[index] = self.budget
         self.latent[index] = seeds.latent[index]
 

@@ -75,17 +75,17 @@ class Evaluator:
 
     def encode(self, images: Tensor, label: Tensor) -> Tensor:
         """Images [N, C, H, W] uint8 and labels [N] -> latents [N, *L]."""
-        parts = [self.generator.encode(from_uint8(x), y).float()[:n] for n, x, y in self._chunks(images, label)]
+        parts = [self.generator.encode(from_uint8(x), y).float()[:n] for n, x, y in self.chunks(images, label)]
         return torch.cat(parts)
 
     def images(self, latent: Tensor, label: Tensor) -> Tensor:
         """What latents [N, *L] with labels [N] decode to, [N, C, H, W]."""
-        return torch.cat([self.decode(z, y).float()[:n] for n, z, y in self._chunks(latent, label)])
+        return torch.cat([self.decode(z, y).float()[:n] for n, z, y in self.chunks(latent, label)])
 
     def look(self, latent: Tensor, label: Tensor) -> tuple[Tensor, Tensor]:
         """What is stored for these latents [N, *L] with labels [N], uint8, and the SUT's logits for exactly that."""
         parts = []
-        for n, z, y in self._chunks(latent, label):
+        for n, z, y in self.chunks(latent, label):
             decoded = self.decode(z, y).float()
             image = to_uint8(decoded)
             logits = self.logits(from_uint8(image)).float()
@@ -101,7 +101,7 @@ class Evaluator:
     def successes(self, latent: Tensor, image: Tensor, logits: Tensor, seeds: Seeds) -> Tensor:
         """Which latents [N, *L] with these stored images and logits satisfy the criterion for their seeds, [N] bool."""
         parts = []
-        for n, z, x, scores, *context in self._chunks(latent, image, logits, *carried(seeds)):
+        for n, z, x, scores, *context in self.chunks(latent, image, logits, *carried(seeds)):
             parts.append((self.criterion(Candidates(z, from_uint8(x), scores, *context)) & _whole(scores))[:n])
         return torch.cat(parts)
 
@@ -144,7 +144,7 @@ class Evaluator:
             success = self.criterion(candidates) & whole
         return logits.detach(), fitness.detach().where(whole, torch.nan), success, *grads
 
-    def _chunks(self, *tensors: Tensor) -> Iterator[tuple]:
+    def chunks(self, *tensors: Tensor) -> Iterator[tuple]:
         """Pieces of ``chunk`` rows, the last one padded, each with its number of real rows in front.
 
         Without any rows there is one piece, of padding, so that results have their shapes.

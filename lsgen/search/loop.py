@@ -96,7 +96,7 @@ class Loop:
         """One step of a lane; its next candidates get in line."""
         assert lane.asked is not None
         evaluation = self.stream.get(lane.asked)
-        self.outcome.count(lane.active, evaluation, step, self.passes)
+        self.outcome.count(lane.active, lane.seeds.label, evaluation, step, self.passes)
         lane.state = self.searcher.tell(lane.state, evaluation, lane.rng)
         going, rows = self._stop_test(lane, evaluation)
         lane.keep(going)
@@ -134,7 +134,7 @@ class Loop:
         if not self.searcher.final_look:
             return self.searcher.result(lane.state)
         last = self.evaluator.score(self.searcher.ask(lane.state), lane.seeds, needs_grad=False)
-        self.outcome.count(lane.active, last, self.outcome.budget, self.passes)
+        self.outcome.count(lane.active, lane.seeds.label, last, self.outcome.budget, self.passes)
         return _best(last)
 
     def _promising(self, lane: Lane) -> Tensor | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import warnings
 from typing import ClassVar, Literal
 
 from torch import Tensor
@@ -16,7 +17,7 @@ from lsgen.search.genetic import Genetic, crossover, per_seed
 
 EXTENTS = {"low": 1e-4, "high": 1e-3}  # of twice the width of the latent space
 BEYOND = 1e30  # σ grows without end in the published code; so far is as far, and no overflow
-POPULATION_GUIDANCE = 1.4  # in the published diffusion arm, whose seeds were judged at another one
+SEED_GUIDANCE, POPULATION_GUIDANCE = 3.5, 1.4  # in the published diffusion arm
 
 
 class MarginGA(Genetic):
@@ -85,10 +86,25 @@ class MarginGA(Genetic):
         if isinstance(generator, GAN):
             self._together = math.prod(generator.latent_shape)
         if isinstance(generator, (Diffusion, StableDiffusion)):
+            self._check_guidance(generator)
             self._together = math.prod(generator.latent_shape[1:])
             generator = copy.copy(generator)
             generator.guidance = POPULATION_GUIDANCE
         return generator
+
+    @staticmethod
+    def _check_guidance(generator: Diffusion | StableDiffusion) -> None:
+        if isinstance(generator, Diffusion) and not generator.label_dropout:
+            raise InputError(
+                f"as_published judges a population at guidance {POPULATION_GUIDANCE}, and this Diffusion was trained "
+                f"with label_dropout 0, so without the predictions that guidance needs"
+            )
+        if generator.guidance != SEED_GUIDANCE:
+            warnings.warn(
+                f"the published diffusion arm judges its seeds at guidance {SEED_GUIDANCE}, this generator at "
+                f"{generator.guidance}: set change: {{guidance: {SEED_GUIDANCE}}} where it is loaded",
+                stacklevel=3,
+            )
 
     @property
     def first_size(self) -> float:

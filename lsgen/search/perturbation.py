@@ -98,7 +98,8 @@ class ActivationPerturbation(Searcher):
 
     It starts without any change. Each step has the same length, in the L2 norm over everything that is changed, so
     that it means the same for every generator; the walk ends at the first success. The published loss is the SUT's top
-    confidence; with targets, the confident targeted loss of Def. 3.6.
+    confidence; with targets, the confident targeted loss of Def. 3.6. For confident tests without a target (Def. 3.4),
+    set ``objective: LogitMargin`` and ``criterion: Confident``: top confidence is lowest where nobody is sure.
 
     Args:
         stages: k, how many stages of the decoder to change; a third of them, rounded up, by default (Dunn: 6 of 18).

@@ -239,13 +239,17 @@ class PairSeeds(DataSeeds):
         self.others_per_class, self.other_split = others_per_class, other_split
 
     def plan(self, data: ImageData) -> Plan:
-        """Every original with the first ``others_per_class`` images of each other class, classes in turn."""
+        """Every original with the first ``others_per_class`` images of each other class; originals in turn.
+
+        So any part of a search covers all originals and pairs of classes, and cases that share another image stand
+        together: it is encoded once.
+        """
         originals, k = super().plan(data), data.num_classes
         rows = _first(data, self.other_split, list(range(k)), self.others_per_class, "others_per_class")  # [others, K]
-        index = torch.arange(len(originals)).repeat_interleave((k - 1) * self.others_per_class)
-        step = torch.arange(1, k).repeat(len(originals) * self.others_per_class)
-        turn = torch.arange(self.others_per_class).repeat_interleave(k - 1).repeat(len(originals))
-        plan = originals.take(index)
+        n, pairs = len(originals), len(originals) * (k - 1)
+        step = torch.arange(1, k).repeat_interleave(n).repeat(self.others_per_class)
+        turn = torch.arange(self.others_per_class).repeat_interleave(pairs)
+        plan = originals.take(torch.arange(n).repeat((k - 1) * self.others_per_class))
         other = (plan.label + step) % k
         return replace(plan, other_index=rows[turn, other], other_label=other)
 

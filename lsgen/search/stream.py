@@ -26,23 +26,21 @@ class Round:
 
     def __init__(self, latent: Tensor, seeds: Seeds, rows: Tensor | None = None) -> None:
         self.latent, self.rows = latent, rows
-        everyone, p = latent.flatten(0, 1), latent.shape[1]
-        if rows is None:
-            self.columns = [everyone, *(t.repeat_interleave(p, dim=0) for t in carried(seeds))]
-        else:
-            self.columns = [everyone[rows], *(t[rows // p] for t in carried(seeds))]
+        self.carried = carried(seeds)
+        self.size = latent.shape[0] * latent.shape[1] if rows is None else len(rows)
         self.sent = 0
         self.answers: list[tuple[Tensor, ...]] = []
 
     @property
     def left(self) -> int:
         """How many are still to be shown."""
-        return len(self.columns[0]) - self.sent
+        return self.size - self.sent
 
     def send(self, n: int) -> list[Tensor]:
         """The next ``n``: latent, label, target and origin."""
-        self.sent += n
-        return [t[self.sent - n : self.sent] for t in self.columns]
+        start, self.sent = self.sent, self.sent + n
+        rows = torch.arange(start, self.sent, device=self.latent.device) if self.rows is None else self.rows[start:][:n]
+        return [self.latent.flatten(0, 1)[rows], *(t[rows // self.latent.shape[1]] for t in self.carried)]
 
     def evaluation(self, needs_grad: bool, classes: int) -> Evaluation:
         """What the networks said of all, when all have been answered."""

@@ -9,7 +9,7 @@ import json
 import os
 import time
 from collections.abc import Callable
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Literal
 
 import torch
@@ -36,6 +36,7 @@ from lsgen.types import Evaluation, Seeds, describe
 
 PRECISIONS = ("32-true", "bf16-mixed", "16-mixed")
 NOT_DECISIVE = {"max_seconds", "max_failures"}  # how much is done, and not what comes out; all other settings decide
+PREPARED = 256  # images of a pass before the first block, where eval_batch_size is auto and not yet known
 NO_BLOCK = -1  # keeps a process without work in step with the others
 
 
@@ -52,7 +53,7 @@ class SearchTask(LightningModule):
         seeds: Where searches start, and how many.
         objective: What is minimised; the searcher's own by default.
         criterion: When a search has succeeded; misclassification by default.
-        block_size: Seeds that are searched and written together.
+        block_size: Seeds that are searched and written together; fewer of them take less memory.
         eval_batch_size: Images in one pass through the networks: a multiple of 32, or 1, 4, 8 or 16 where 32 do not fit
             into memory or there is one seed to search; or ``auto``: multiples of 32 are tried and the fastest is taken.
         channels_last: Whether convolutions are laid out for speed; where a SUT's code cannot take it, they are not.
@@ -159,7 +160,7 @@ class SearchTask(LightningModule):
         """SUT forward passes that one candidate costs."""
         parts = [self.criterion, self.objective] if score else [self.criterion]
         others = {id(sut) for part in parts for sut in part.others}
-        return 1 + sum(part.sut_passes for part in parts) + len(others)
+        return 1 + any(part.needs_features for part in parts) + len(others)
 
     @property
     def queries_beside_rounds(self) -> int:
@@ -250,8 +251,9 @@ class SearchTask(LightningModule):
         plan = block.plan
         latent = self.seeds.latents(block, self.generator, self._encode, rng).to(self.device, torch.float32)
         other = None
-        if block.other_image is not None and plan.other_label is not None:
-            other = self._encode(block.other_image, plan.other_label)
+        if block.other_image is not None and plan.other_label is not None and plan.other_index is not None:
+            first, again = first_of_each(plan.other_index)  # an image that is mixed into several is encoded once
+            other = self._encode(block.other_image[first], plan.other_label[first])[again.to(self.device)]
         target = None if plan.target is None else plan.target.to(self.device)
         return Seeds(self.searcher.lift(latent), plan.label.to(self.device), target, other)
 
@@ -271,8 +273,9 @@ class SearchTask(LightningModule):
             metric.reset()
         self.stopped_by = None
         self.lay_out()
+        size = PREPARED if self.eval_batch_size == "auto" else self.eval_batch_size
         for part in (self.objective, self.criterion):  # now that the SUT is on its device
-            part.prepare(self.sut, self.data)
+            part.prepare(self.sut, self.data, size)
         if self.chunk is None:
             given = self.eval_batch_size
             tries = given == "auto" and self.trainer.is_global_zero
@@ -289,9 +292,9 @@ class SearchTask(LightningModule):
     def lay_out(self) -> None:
         """Lays the networks out for speed, where they are now, unless that is not wanted or does not work."""
         if self.channels_last:
-            generator, sut = self.generator, self.sut
-            use_channels_last(generator, lambda: _try_out(generator))
-            use_channels_last(sut, lambda: sut.eval().logits(torch.zeros(2, *sut.image_shape, device=sut.device)))
+            use_channels_last(self.generator, partial(_try_out, self.generator))
+            for sut in (self.sut, *self.objective.others, *self.criterion.others):
+                use_channels_last(sut, partial(_ask, sut))
 
     def fastest_chunk(self, seeds: int) -> int:
         """The batch size for rounds of so many seeds."""
@@ -379,7 +382,7 @@ class SearchTask(LightningModule):
 
     def step_end(self, step: int, evaluation: Evaluation, seeds: Seeds, outcome: Outcome) -> None:
         """Tells the callbacks what a step of these seeds came to."""
-        info = StepInfo(step + 1, outcome.budget, evaluation, seeds, outcome.iterations < outcome.budget)
+        info = StepInfo(step + 1, outcome, evaluation, seeds)
         for callback in self._callbacks():
             callback.on_search_step_end(self.trainer, self, info)
         self._end_if_told()
@@ -400,6 +403,11 @@ def _try_out(generator: Generator) -> None:
     image = generator.eval().decode(torch.zeros(2, *generator.latent_shape, device=generator.device), y)
     if generator.encodes:
         generator.encode(image, y)
+
+
+def _ask(sut: SUT) -> None:
+    """Shows two images to a SUT."""
+    sut.eval().logits(torch.zeros(2, *sut.image_shape, device=sut.device))
 
 
 def _decisive(part: Any) -> Any:
@@ -440,10 +448,10 @@ def check_fit(searcher: Searcher, objective: Objective, criterion: Criterion, su
             "the seeds have targets, and neither objective nor criterion aims at them: leave seeds.target out, or set "
             "targeted: true where an objective or criterion has it"
         )
-    if seeds.targeted and getattr(objective, "targeted", True) is False:
+    if seeds.targeted and searcher.minimises and not objective.needs_target:
         raise InputError(
-            f"{type(objective).__name__} does not aim at the seeds' targets: set targeted: true in the objective, or "
-            f"leave it out"
+            f"{type(objective).__name__} does not aim at the seeds' targets: set targeted: true in the objective where "
+            f"it has that, or leave out the objective or seeds.target"
         )
     if objective.at_the_edge and criterion.lead > 0:
         raise InputError(

@@ -31,6 +31,49 @@ def pgd(trained, tmp_path_factory):
     return load_suite(out)
 
 
+EVOLVE = ["--model.searcher.population=8", "--model.searcher.elites=3", "--model.searcher.generations=3"]
+SHORT = {  # what makes each shipped search a matter of seconds
+    "boundary_ga": EVOLVE,
+    "carlini_wagner": ["--model.searcher.settings.max_iter=2", "--model.searcher.settings.binary_search_steps=1"],
+    "differential": EVOLVE,
+    "escape": EVOLVE,
+    "hill_climb": [
+        "--model.searcher.passes=1",
+        "--model.objective.surprise.min_std=0.01", "--model.objective.surprise.max_units=9",
+    ],
+    "interpolation": ["--model.seeds.others_per_class=2"],
+    "margin_ga": EVOLVE,
+    "perturbation": ["--model.searcher.steps=3"],
+    "pgd": ["--model.searcher.steps=3"],
+    "pixel_pgd": ["--model.searcher.steps=3"],
+    "random": [],
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def second_sut(trained):
+    """Another SUT, beside the first."""
+    folder = trained / "sut_lenet5"
+    args = [f"--config={ROOT}/configs/mnist5k/sut_lenet5.yaml", f"--trainer.default_root_dir={folder}"]
+    assert main(["fit", *args, "--trainer.max_epochs=1", *QUIET]) == 0
+
+
+@pytest.mark.parametrize("config", sorted((ROOT / "configs/mnist5k/search").iterdir()), ids=lambda file: file.stem)
+def test_every_shipped_search_runs(config, trained, second_sut, tmp_path):
+    if config.stem == "carlini_wagner":
+        pytest.importorskip("art")
+    moved = tmp_path / config.name
+    moved.write_text(config.read_text().replace("runs/mnist5k/", f"{trained}/"))
+    args = ["search", f"--config={moved}", f"--out={tmp_path}/suite", "--model.seeds.per_class=1", *SHORT[config.stem]]
+    assert main([*args, "--model.eval_batch_size=32", *QUIET]) == 0
+    suite = load_suite(tmp_path / "suite")
+    assert suite.finished
+    assert suite.summary["n_cases"] > 0
+    assert suite.manifest["searcher"] == yaml.safe_load(config.read_text())["model"]["init_args"]["searcher"][
+        "class_path"
+    ].removeprefix("lsgen.search.")
+
+
 def test_fit_leaves_checkpoints_config_numbers_and_pictures(trained):
     for model in ("sut", "cvae"):
         names = {p.name for p in (trained / model).iterdir()}

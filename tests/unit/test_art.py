@@ -8,12 +8,12 @@ from lsgen.data import ImageData
 from lsgen.errors import InputError
 from lsgen.generators import PixelSpace
 from lsgen.objectives import CrossEntropy, IsTarget, Misclassified
-from lsgen.search import DataSeeds, LatentPGD, SearchTask, SeedRandom
+from lsgen.search import DataSeeds, LatentPGD, SearchTask, SeedRandom, art
 from lsgen.search.art import ArtAttack
 from lsgen.search.evaluator import Evaluator
 from lsgen.trainer import Trainer
 from lsgen.types import Seeds
-from tests.toys import Linear, Pixels
+from tests.toys import Asked, Linear, Pixels
 
 pytest.importorskip("art")
 
@@ -29,12 +29,12 @@ def data(tmp_path) -> ImageData:
     return ImageData(name="npz", path=str(tmp_path / "data"))
 
 
-def search(data, searcher, folder, *, target=None, sut=None):
+def search(data, searcher, folder, *, target=None, sut=None, seeds=None):
     task = SearchTask(
         generator=PixelSpace(image_shape=(1, 4, 4), num_classes=3),
         sut=sut or Linear(num_classes=3),
         searcher=searcher,
-        seeds=DataSeeds(per_class=4, target=target),
+        seeds=seeds or DataSeeds(per_class=4, target=target),
         block_size=5,
         eval_batch_size=32,
     )
@@ -79,6 +79,63 @@ def test_a_black_box_attack_needs_no_gradient(data, tmp_path):
     assert suite.summary["queries"] > 30 * 12
     with pytest.raises(InputError, match="black box"):
         search(data, ArtAttack(attack="DeepFool"), tmp_path / "c", sut=sut)
+
+
+def test_streams_that_an_attack_opens_for_itself_begin_where_the_search_says(data, tmp_path):
+    settings = {"max_iter": 2, "max_eval": 30, "init_eval": 5, "verbose": False}
+    found = [search(data, ArtAttack(attack="HopSkipJump", settings=settings), tmp_path / name) for name in ("a", "b")]
+    assert np.array_equal(*(suite.array("latent") for suite in found))
+    assert np.array_equal(*(suite.table["queries"] for suite in found))
+    assert np.random.RandomState.__name__ == "RandomState"
+    assert type(np.random.RandomState()) is not art._Stream  # only while an attack runs
+
+
+@pytest.mark.parametrize(("given", "shown"), [({}, 12), ({"batch_size": 3}, 3)])
+def test_an_attack_shows_batches_of_the_searchs_own_size(data, given, shown, monkeypatch):
+    sizes = []
+    searcher = ArtAttack(attack="ProjectedGradientDescent", settings={"max_iter": 2, "verbose": False, **given})
+    space = searcher.bind(PixelSpace(image_shape=(1, 4, 4), num_classes=3))
+    sut = Linear(num_classes=3)
+    own = sut.logits
+    sut.logits = lambda x: sizes.append((len(x), int((x.flatten(1).sum(1) > 0).sum()))) or own(x)
+    images, labels = data["test"].spread(12)
+    searcher.solve(
+        Seeds(images / 255, labels), Evaluator(space, sut, CrossEntropy(), Misclassified(), 32), SeedRandom(0, 0, 12)
+    )
+    assert {size for size, _ in sizes} == {32}  # padded, as all passes of a search
+    assert max(filled for _, filled in sizes) == shown
+
+
+@pytest.mark.parametrize("attack", ["ProjectedGradientDescent", "CarliniL2Method", "HopSkipJump"])
+def test_every_image_that_an_attack_shows_the_sut_is_counted(data, attack):
+    settings = {"max_iter": 2, "verbose": False} | ({"max_eval": 20, "init_eval": 5} if attack == "HopSkipJump" else {})
+    searcher, sut = ArtAttack(attack=attack, settings=settings), Asked(num_classes=3)
+    space = searcher.bind(PixelSpace(image_shape=(1, 4, 4), num_classes=3))
+    images, labels = data["test"].spread(5)
+    evaluator = Evaluator(space, sut, CrossEntropy(), Misclassified(), 8)
+    found = searcher.solve(Seeds(images / 255, labels), evaluator, SeedRandom(0, 0, 5))
+    assert int(found.forward.sum()) == sut.count > 0
+    assert int(found.forward.max() - found.forward.min()) <= 1  # equal shares
+
+
+@pytest.mark.parametrize(
+    ("attack", "settings"),
+    [
+        ("FastGradientMethod", {"minimal": True, "eps": 1.0, "eps_step": 0.01}),
+        ("CarliniL2Method", {"max_iter": 50, "binary_search_steps": 8, "learning_rate": 0.05, "confidence": 0.05}),
+    ],
+)
+def test_pixel_attacks_on_a_pair_of_classes_end_at_its_boundary(data, tmp_path, attack, settings):
+    """SINVAD's comparison: boundary images between two given classes, by FGSM and by Carlini and Wagner."""
+    quiet = {"verbose": False} if attack.startswith("C") else {}
+    seeds = DataSeeds(per_class=8, classes=[0], target=2)
+    suite = search(data, ArtAttack(attack=attack, settings=settings | quiet), tmp_path / "edge", seeds=seeds)
+    far = search(data, LatentPGD(steps=20, step_size=0.1, radius=1.0), tmp_path / "far", seeds=seeds)
+    reached = suite.table[suite.table["success"]]
+    assert (reached["label"] == 0).all()
+    assert (reached["predicted"] == 2).all()
+    assert len(reached) >= 6
+    assert reached["boundary_gap"].mean() < 0.1 < far.table["boundary_gap"].mean()
 
 
 def test_the_same_seed_gives_the_same_attack_whatever_was_drawn_before(data, tmp_path):

@@ -16,6 +16,7 @@ from lsgen.data import ImageData
 from lsgen.errors import InputError
 from lsgen.search import DataSeeds, LatentPGD, PriorSeeds, RandomSampling, SearchTask
 from lsgen.search.callbacks import BLINK, SearchProgress, StepInfo
+from lsgen.search.cases import Outcome
 from lsgen.search.tracking import (
     SHOWN,
     SearchGallery,
@@ -251,7 +252,12 @@ def test_the_gallery_shows_seeds_above_their_best_candidates():
     assert grid[0, SIDE + 2 : 2 * SIDE + 2, 1 : SIDE + 1].unique().tolist() == [1.0]
 
 
-NOBODY = torch.zeros(5, dtype=torch.bool)
+def outcome_of(seeds, succeeded, steps):
+    """Where a search of so many steps stands, of which these seeds have had a success and a wrong answer."""
+    everyone = torch.ones_like(succeeded)
+    outcome = Outcome.at(seeds, succeeded, everyone, steps)
+    outcome.failing |= succeeded
+    return outcome
 
 
 def test_a_gallery_is_drawn_every_k_rounds(tmp_path):
@@ -261,7 +267,8 @@ def test_a_gallery_is_drawn_every_k_rounds(tmp_path):
     gallery, task = SearchGallery(every=4, seeds=2), toy_task()
     for _ in range(2):
         for step in range(1, 11):
-            gallery.on_search_step_end(trainer, task, StepInfo(step, 10, evaluation_of(seeds), seeds, NOBODY))
+            outcome = outcome_of(seeds, torch.zeros(5, dtype=torch.bool), 10)
+            gallery.on_search_step_end(trainer, task, StepInfo(step, outcome, evaluation_of(seeds), seeds))
         gallery.on_search_batch_end(trainer, task, None)
     drawn = sorted(file.name for file in (tmp_path / "logs/version_0/images").iterdir())
     # of two blocks, each of which counts one more, as for numbers
@@ -297,9 +304,11 @@ def test_the_bar_shows_blocks_rate_active_hits_and_best_and_does_not_look_at_eve
         now[0] += 0.3 * BLINK
         succeeded = torch.arange(5) < step // 4  # also those that are done and no longer evaluated
         going = seeds.take((~succeeded).nonzero().squeeze(1)) if step < 20 else seeds
-        bar.on_search_step_end(None, task, StepInfo(step, 40, evaluation_of(seeds), going, succeeded))
+        info = StepInfo(step, outcome_of(seeds, succeeded, 40), evaluation_of(seeds), going)
+        bar.on_search_step_end(None, task, info)
     shown = bar._predict_progress_bar.shown
     assert shown[0] == (1, {"block": "1/3", "FR": "66.7%"})
     step = {"active": "4", "hits": "1/5", "best": "0", "step": "4/40"}
-    assert shown[1] == (1 + 4 / 40, {"block": "2/3", "FR": "66.7%", **step})  # so that the time left is known
+    assert shown[1] == (1 + 4 / 40, {"block": "2/3", "FR": "37.5%", **step})  # so that the time left is known
+    assert shown[-1][1]["FR"] == "87.5%"  # two of three before, and all five by now
     assert len(shown) == 1 + 40 // 4

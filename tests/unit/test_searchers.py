@@ -328,7 +328,7 @@ def test_the_best_never_gets_worse_and_elites_are_not_asked_for_again(name):
 @torch.no_grad()
 def slow_margin_ga(evaluator, z0, label, searcher, draw):
     """ICST25's loop for one seed, from the paper: lists of individuals, one at a time."""
-    low, high = 0.0, 1.0
+    low, high = evaluator.generator.latent.bounds
     first = 2 * (high - low) * 1e-3
     size, before = first, math.inf
     people = [(z0 + first * noise).clamp(low, high) for noise in draw("normal", searcher.population, 16)]
@@ -354,9 +354,12 @@ def slow_margin_ga(evaluator, z0, label, searcher, draw):
     return scored[0][1]
 
 
-def test_margin_ga_follows_the_paper_seed_by_seed():
+@pytest.mark.parametrize("bounds", [(0.0, 1.0), (0.45, 0.55)], ids=["wide", "narrow"])
+def test_margin_ga_follows_the_paper_seed_by_seed(bounds):
     searcher = SEARCHERS["margin ga"]()
     evaluator, seeds = problem(searcher)
+    evaluator.generator.latent_bounds.copy_(torch.tensor(bounds))
+    searcher.bind(evaluator.generator)
     found = searcher.result(run(searcher, evaluator, seeds, SeedRandom(0, 0, 7)))
     for i in range(7):
         wanted = slow_margin_ga(evaluator, seeds.latent[i], seeds.label[i], searcher, draws_of(i))
@@ -516,6 +519,14 @@ def test_as_published_copies_on_a_gan_and_splices_diffusion_between_channels():
     channels = searcher.cross(elite, SeedRandom(0, 0, 1)).flatten(3)
     assert bool((channels.amin(3) == channels.amax(3)).all())  # no channel is parted
     assert MarginGA().bind(diffusion) is diffusion
+    diffusion.guidance = 2.0
+    with pytest.warns(UserWarning, match=r"judges its seeds at guidance 3\.5, this generator at 2\.0"):
+        searcher.bind(diffusion)
+    never_without_a_label = Diffusion(image_shape=(3, 8, 8), channels=(8,), guidance=1.0, label_dropout=0.0)
+    never_without_a_label.latent_bounds.copy_(torch.tensor([-4.0, 4.0]))
+    with pytest.raises(InputError, match=r"guidance 1\.4, and this Diffusion was trained with label_dropout 0"):
+        searcher.bind(never_without_a_label)
+    assert MarginGA().bind(never_without_a_label) is never_without_a_label
 
 
 def test_a_long_stall_does_not_blow_up_margin_gas_step():

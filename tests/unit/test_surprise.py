@@ -243,15 +243,49 @@ def test_surprise_distance_is_the_way_to_the_target(data, images):
 
 def test_surprise_distance_counts_its_pass_and_can_be_hashed_before_and_after(data):
     objective = SurpriseDistance(surprise=DSA(per_class=20), target=1.0)
-    assert objective.sut_passes == 1
+    assert objective.needs_features
     before = describe(objective)
     assert before == {
         "class": "SurpriseDistance",
-        "args": {"surprise": {"class": "DSA", "args": {"per_class": 20}}, "target": 1.0, "images": 10_000},
+        "args": {
+            "surprise": {"class": "DSA", "args": {"per_class": 20}},
+            "target": 1.0,
+            "tolerance": None,
+            "images": 10_000,
+        },
     }
     objective.prepare(Linear(), data)
     assert describe(objective) == before
     assert set(describe(LSA())["args"]) == {"min_std", "max_units", "per_class", "by_class"}
+
+
+def test_a_search_for_a_surprise_succeeds_where_it_is_reached_and_asks_once(data):
+    sut, x = Linear(), from_uint8(data["test"].images[:40])
+    objective = SurpriseDistance(surprise=DSA(per_class=20), target=1.0, tolerance=0.25)
+    reached = objective.criterion()
+    objective.prepare(sut, data, 32)
+    fitted = objective.surprise._measures
+    reached.prepare(sut, data, 32)
+    assert objective.surprise._measures is fitted  # once
+    seen, asked = candidates(sut, x), []
+    own = sut.features
+    sut.features = lambda image: asked.append(len(image)) or own(image)
+    distance = objective(seen)
+    assert 0 < (distance <= 0.25).sum() < 40
+    assert torch.equal(reached(seen), distance <= 0.25)
+    assert asked == [40]
+    objective.tolerance = None  # a hundredth of the target
+    assert torch.equal(reached(seen), distance <= 0.01)
+
+
+@pytest.mark.parametrize("size", [32, 256])
+def test_training_images_are_shown_in_batches_of_the_size_that_is_asked_for(data, size):
+    sut, shown = Linear(), []
+    own = sut.features
+    sut.features = lambda image: shown.append(len(image)) or own(image)
+    SurpriseDistance(surprise=DSA(), target=1.0).prepare(sut, data, size)
+    assert set(shown) == {size}
+    assert len(shown) == -(-len(data["train"]) // size)
 
 
 # --- wrong input -------------------------------------------------------------------------------------------------
@@ -265,6 +299,7 @@ def test_surprise_distance_counts_its_pass_and_can_be_hashed_before_and_after(da
         (lambda: DSA(per_class=1), "per_class must be at least 2, got 1"),
         (lambda: SurpriseDistance(surprise=DSA(), target=math.nan), "target must be finite, got nan"),
         (lambda: SurpriseDistance(surprise=DSA(), target=1, images=0), "images must be at least 2, got 0"),
+        (lambda: SurpriseDistance(surprise=DSA(), target=1, tolerance=-1), "tolerance must be finite and not negative"),
         (lambda: LSA()(torch.zeros(1, 2), torch.zeros(1)), "LSA must be fitted"),
         (lambda: SurpriseDistance(surprise=DSA(), target=1)(None), "must be prepared"),
         (lambda: fitted(LSA(min_std=50)), "no unit has a standard deviation of at least min_std 50 over the training"),

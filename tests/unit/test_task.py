@@ -3,6 +3,8 @@
 import math
 import warnings
 from functools import partial
+from inspect import isfunction
+from shutil import which
 
 import numpy as np
 import pandas as pd
@@ -14,7 +16,7 @@ from torchmetrics.functional.image import structural_similarity_index_measure
 
 from lsgen.data import ImageData
 from lsgen.errors import InputError
-from lsgen.generators import PixelSpace
+from lsgen.generators import Diffusion, PixelSpace
 from lsgen.objectives import (
     Confident,
     ConfidentTarget,
@@ -26,6 +28,7 @@ from lsgen.objectives import (
     LogitMargin,
     Misclassified,
     Objective,
+    TopConfidence,
     Within,
 )
 from lsgen.search import (
@@ -621,6 +624,20 @@ def test_compiling_reaches_decoder_and_sut_for_the_one_shape_there_is(data, tmp_
     assert compiled == [("decode", False), ("logits", False)]
 
 
+@pytest.mark.skipif(not (which("g++") or which("clang++")), reason="torch.compile needs a C++ compiler")
+@pytest.mark.parametrize("searcher", [LatentPGD(steps=4), ActivationPerturbation(steps=6, step_size=0.3)])
+def test_compiled_networks_search_as_they_do_without(searcher, data, tmp_path):
+    """Really compiled: gradients, and changes of activations that are others in every pass."""
+    parts = {"seeds": DataSeeds(per_class=14), "criterion": Never(), "block_size": 50}
+    found = [
+        search(data, searcher, folder=tmp_path / str(compiled), compile=compiled, **parts)[0]
+        for compiled in (False, True)
+    ]
+    assert len(found[0].table) > 32  # more than one pass
+    assert not np.array_equal(found[0].latents, found[0].array("seed_latent"))
+    np.testing.assert_allclose(found[0].latents, found[1].latents, atol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("parts", "says"),
     [
@@ -643,12 +660,21 @@ def test_compiling_reaches_decoder_and_sut_for_the_one_shape_there_is(data, tmp_
             "CrossEntropy does not aim at the seeds' targets",
         ),
         (
+            {"searcher": ActivationPerturbation(), "seeds": DataSeeds(target="each"), "objective": TopConfidence()},
+            "TopConfidence does not aim at the seeds' targets",
+        ),
+        (
+            {"searcher": ActivationPerturbation(), "criterion": Confident(margin=0.5)},
+            "TopConfidence is lowest at the decision boundary, where no class leads by 0.5: minimise LogitMargin",
+        ),
+        (
             {"searcher": BoundaryGA(), "criterion": Misclassified() & Confident(margin=0.4)},
             "LatentDistance is lowest at the decision boundary, where no class leads by 0.4",
         ),
         ({"searcher": Interpolation()}, "use PairSeeds"),
         ({"searcher": RandomSampling(), "seeds": PairSeeds()}, "use DataSeeds"),
         ({"searcher": MarginGA(), "max_failures": 0}, "max_failures"),
+        ({"searcher": lambda: BoundaryGA(mutation=5e-4)}, "mutation, 0.0005, is so from the start"),
         ({"searcher": RandomSampling(), "objective": CrossEntropy()}, "objective: CrossEntropy would change nothing"),
         (
             {"searcher": Interpolation(), "seeds": PairSeeds(), "objective": LogitMargin()},
@@ -659,7 +685,89 @@ def test_compiling_reaches_decoder_and_sut_for_the_one_shape_there_is(data, tmp_
 def test_parts_that_cannot_work_together_are_refused_at_once(parts, says):
     usual = {"generator": Pixels(num_classes=CLASSES), "sut": Linear(num_classes=CLASSES), "seeds": DataSeeds()}
     with pytest.raises(InputError, match=says):
-        SearchTask(**usual | parts)
+        SearchTask(**{k: v() if isfunction(v) else v for k, v in (usual | parts).items()})
+
+
+def test_confident_tests_without_a_target_are_found_by_the_margin(data, tmp_path):
+    """Dunn's Def. 3.4: any wrong class must lead by more than c."""
+    parts = {"objective": LogitMargin(), "criterion": Confident(margin=0.5)}
+    suite, _ = search(data, ActivationPerturbation(steps=60, step_size=0.1), DataSeeds(per_class=10), tmp_path, **parts)
+    table = suite.table[suite.table["viable"]]
+    assert table["success"].mean() > 0.9
+    lead = (table["p_predicted"] - table["p_true"])[table["success"]]
+    assert (lead > 0.5).all()
+    assert lead.mean() < 0.8  # it ends there
+
+
+def test_a_second_sut_without_an_answer_disagrees_with_nobody(data, tmp_path):
+    other = NaNAt(num_classes=CLASSES, seed=1)
+    suite, _ = search(data, RandomSampling(), DataSeeds(per_class=6), tmp_path / "a", criterion=Disagree(other=other))
+    dark = suite.images.reshape(len(suite.table), -1).mean(1) / 255 <= 0.45
+    assert 0 < dark.sum() < len(dark)
+    assert not suite.table["success"][dark].any()
+    assert suite.table["success"][~dark].any()
+    searcher = Differential(other=other, population=8, elites=3, generations=4)
+    suite, _ = search(data, searcher, DataSeeds(per_class=20), tmp_path / "b")
+    assert suite.table["retired"].any()
+    assert not suite.table["success"][suite.table["retired"]].any()
+    with pytest.raises(InputError, match="NaN or infinite logits"):
+        search(data, Differential(other=Mute(num_classes=CLASSES)), DataSeeds(per_class=1), tmp_path / "c")
+
+
+def test_a_second_sut_is_laid_out_for_speed_too():
+    class Small(Flattening):
+        def __init__(self, weight):
+            super().__init__()
+            self.last.weight.data.fill_(weight)
+
+    parts = {"generator": Pixels(num_classes=3), "seeds": DataSeeds()}
+    task = SearchTask(**parts, sut=Small(1.0), searcher=Differential(other=Small(2.0)))
+    task.lay_out()
+    (other,) = task.criterion.others
+    assert other.conv[1].weight.is_contiguous(memory_format=torch.channels_last)
+    assert task.objective.others == (other,)
+
+
+def test_any_part_of_a_search_of_pairs_covers_all_originals_and_encodes_nothing_twice(data, tmp_path, monkeypatch):
+    seeds = PairSeeds(per_class=2, others_per_class=4)
+    suite, task = search(data, Interpolation(share=0.4), seeds, tmp_path, block_size=12)
+    originals = 2 * CLASSES
+    firsts = suite.table.iloc[:originals]
+    assert firsts["seed_id"].tolist() == list(range(originals))
+    assert set(firsts["label"]) == set(range(CLASSES))
+    pairs = suite.table.iloc[: originals * (CLASSES - 1)].groupby(["seed_id", "other_label"]).size()
+    assert len(pairs) == originals * (CLASSES - 1)
+    encoded, own = [], task.generator.encode
+    monkeypatch.setattr(task.generator, "encode", lambda x, y: encoded.append(x) or own(x, y))
+    task.search_block(0)
+    rows = torch.cat(encoded).flatten(1)
+    rows = rows[rows.sum(1) > 0]  # without padding
+    table = suite.table.iloc[:12]
+    assert len(rows) == table["source_index"].nunique() + table["other_index"].nunique()
+
+
+class Guided(Diffusion):
+    """An image as bright as its guidance, whatever the latent."""
+
+    def decode(self, z, y):
+        return torch.full((len(z), *self.image_shape), self.guidance / 10)
+
+
+def test_as_published_judges_diffusion_seeds_at_their_guidance_and_the_population_at_its_own(data, tmp_path):
+    generator = Guided(image_shape=(1, 4, 4), num_classes=CLASSES, channels=(8,), guidance=3.5)
+    generator.latent_bounds.copy_(torch.tensor([-4.0, 4.0]))
+    task = SearchTask(
+        generator=generator, sut=Linear(num_classes=CLASSES), eval_batch_size=32, seeds=PriorSeeds(per_class=4),
+        searcher=MarginGA(population=4, elites=2, generations=2, as_published=True),
+    )  # fmt: skip
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="the SUT reads only")
+        trainer = Trainer(default_root_dir=tmp_path, enable_progress_bar=False, logger=False)
+        suite = trainer.search(task, datamodule=data, out=str(tmp_path / "s"))
+    assert set(suite.array("seed_image").flatten()) == {round(0.35 * 255)}
+    moved = suite.table["viable"].to_numpy(bool)
+    assert moved.any()
+    assert set(suite.images[moved].flatten()) == {round(0.14 * 255)}
 
 
 def test_random_seeds_are_spread_as_they_are_said_to_be(data):
