@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from lsgen.suts import SUT
 
 FAILURES = "failures"
+ORIGINS = {"source_index": "split", "other_index": "other_split"}  # columns of images, and settings of whence
 VARIANTS = {  # what is added to the training images
     "none": "nothing",
     "real": "real images",
@@ -143,8 +144,7 @@ def _check_trainable(sut: SUT, lr: float | None) -> None:
 def _pool(seeds: SeedSource, data: ImageData) -> np.ndarray:
     """Rows of the validation images that may be trained on: none that a fresh search begins at, or mixes in."""
     plan = (seeds.others(data) or seeds).plan(data)
-    origins = {"source_index": "split", "other_index": "other_split"}
-    used = [getattr(plan, column) for column, place in origins.items() if getattr(seeds, place, None) == "val"]
+    used = [getattr(plan, column) for column, place in ORIGINS.items() if getattr(seeds, place, None) == "val"]
     rows = np.arange(len(data["val"]))
     return np.setdiff1d(rows, np.concatenate([index.numpy() for index in used])) if used else rows
 
@@ -216,8 +216,7 @@ def _untouched(suite: Suite, seeds: SeedSource, data: ImageData) -> tuple[InMemo
 
     from lsgen.data import InMemory
 
-    origins = {"source_index": "split", "other_index": "other_split"}
-    used = [suite.table[column].dropna() for column, place in origins.items() if getattr(seeds, place, None) == "test"]
+    used = [suite.table[column].dropna() for column, place in ORIGINS.items() if getattr(seeds, place, None) == "test"]
     test, keep = data["test"], torch.ones(len(data["test"]), dtype=torch.bool)
     for rows in used:
         keep[torch.tensor(rows.to_numpy("int64"))] = False

@@ -166,7 +166,7 @@ def _fit(repair: Repair, variant: str, repeat: int, folder: Path) -> None:
     import torch
     from torch.utils.data import DataLoader
 
-    from lsgen.data import InMemory
+    from lsgen.data.images import InMemory, as_is
     from lsgen.lightning_cli import quieten
     from lsgen.trainer import Trainer
 
@@ -178,7 +178,7 @@ def _fit(repair: Repair, variant: str, repeat: int, folder: Path) -> None:
     if repair.lr is not None:
         setattr(sut, "lr", repair.lr)  # noqa: B010 (not every SUT has one; prepare has looked)
     mixed = InMemory(torch.cat([train.images, extra.images]), torch.cat([train.labels, extra.labels]))
-    loader = DataLoader(dataset=mixed, batch_size=repair.data.batch_size, shuffle=True, collate_fn=_as_is)
+    loader = DataLoader(dataset=mixed, batch_size=repair.data.batch_size, shuffle=True, collate_fn=as_is)
     trainer: pl.Trainer = Trainer(
         default_root_dir=folder, max_epochs=repair.epochs, enable_checkpointing=False, enable_model_summary=False
     )
@@ -186,10 +186,6 @@ def _fit(repair: Repair, variant: str, repeat: int, folder: Path) -> None:
     if trainer.interrupted or trainer.received_sigterm:
         raise KeyboardInterrupt
     trainer.save_checkpoint(folder / "best.ckpt", weights_only=True)
-
-
-def _as_is(batch: Any) -> Any:
-    return batch
 
 
 def _search(repair: Repair, variant: str, repeat: int, folder: Path) -> dict[str, Any]:

@@ -56,7 +56,8 @@ class InMemory(Dataset[tuple[Tensor, Tensor]]):
         return self.images[index].float() / 255, self.labels[index]
 
 
-def _as_is(batch: Any) -> Any:
+def as_is(batch: Any) -> Any:
+    """For a DataLoader over :class:`InMemory`, which makes batches by itself."""
     return batch
 
 
@@ -247,7 +248,7 @@ class ImageData(LightningDataModule):
         self["train"]
 
     def _loader(self, split: Split, **order: Any) -> DataLoader[tuple[Tensor, Tensor]]:
-        return DataLoader(dataset=self[split], batch_size=self.batch_size, collate_fn=_as_is, **order)
+        return DataLoader(dataset=self[split], batch_size=self.batch_size, collate_fn=as_is, **order)
 
     def train_dataloader(self) -> DataLoader[tuple[Tensor, Tensor]]:
         """Shuffled training batches, or balanced ones; never a last one of a single image."""
