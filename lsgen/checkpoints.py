@@ -12,7 +12,7 @@ from lightning.pytorch import LightningModule
 from torch import nn
 
 from lsgen.errors import InputError
-from lsgen.files import shipped_configs
+from lsgen.shipped import training
 from lsgen.types import describe
 
 KEY = "lsgen"  # the checkpoint entry that names the class and its constructor arguments
@@ -113,17 +113,10 @@ def load(path: str | Path, base: type[ModuleT], change: dict[str, Any] | None = 
     return module.eval()
 
 
-def _training(path: str | Path) -> str:
-    """The command that leaves a checkpoint there: shipped configurations leave theirs in runs/<data>/<model>."""
-    folder = Path(path).parent
-    config = f"{folder.relative_to('runs')}.yaml" if folder.is_relative_to("runs") else ""
-    return f"lsgen fit --config configs/{config}" if (shipped_configs() / config).is_file() else "lsgen fit"
-
-
 def read(path: str | Path) -> dict[str, Any]:
     """The raw content of a checkpoint, tensors and plain data only."""
     if not Path(path).is_file():
-        raise InputError(f"no checkpoint at {path}: train it first with `{_training(path)}`, or correct the path")
+        raise InputError(f"no checkpoint at {path}: train it first with `{training(path)}`, or correct the path")
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # the unpickler trips over other files in many ways

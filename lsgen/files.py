@@ -1,4 +1,4 @@
-"""Files that are whole or not there, whatever happens while they are written; and those that come with lsgen."""
+"""Files that are whole or not there, whatever happens while they are written."""
 
 from __future__ import annotations
 
@@ -6,12 +6,6 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-
-
-def shipped_configs() -> Path:
-    """The folder of shipped configurations, in a wheel or in a checkout."""
-    package = Path(__file__).parent
-    return next(p for p in (package / "configs", package.parent / "configs") if p.is_dir())
 
 
 @contextmanager

@@ -32,7 +32,7 @@ class Part:
     def check(self, sut: SUT) -> None:
         """Refuses a SUT that it cannot work with, before anything runs."""
 
-    def prepare(self, sut: SUT, data: ImageData, size: int = 256) -> None:
+    def prepare(self, sut: SUT, data: ImageData, size: int) -> None:
         """Called once before a search, with its SUT, on its device, and data; passes may take ``size`` images."""
 
 
@@ -102,7 +102,7 @@ class Both(Criterion):
         self.first.check(sut)
         self.second.check(sut)
 
-    def prepare(self, sut: SUT, data: ImageData, size: int = 256) -> None:
+    def prepare(self, sut: SUT, data: ImageData, size: int) -> None:
         """Prepares both."""
         self.first.prepare(sut, data, size)
         self.second.prepare(sut, data, size)
@@ -274,7 +274,7 @@ class Disagree(Criterion):
         """Refuses SUTs for different images."""
         _check_alike(self.other, sut)
 
-    def prepare(self, sut: SUT, data: ImageData, size: int = 256) -> None:
+    def prepare(self, sut: SUT, data: ImageData, size: int) -> None:
         """Puts the second SUT beside the first."""
         self.other.to(sut.device).eval().requires_grad_(False)
 
@@ -306,7 +306,7 @@ class DifferentialDistance(Objective):
         """Refuses SUTs for different images."""
         _check_alike(self.other, sut)
 
-    def prepare(self, sut: SUT, data: ImageData, size: int = 256) -> None:
+    def prepare(self, sut: SUT, data: ImageData, size: int) -> None:
         """Puts the second SUT beside the first."""
         self.other.to(sut.device).eval().requires_grad_(False)
 

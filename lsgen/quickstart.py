@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from lsgen.errors import InputError
-from lsgen.files import shipped_configs
 from lsgen.runs import fit_once, lsgen
+from lsgen.shipped import shipped_configs
 
 STEPS = ("sut", "cvae", "random", "pgd")
 SOURCES = {"sut": "sut.yaml", "cvae": "cvae.yaml", "random": "search/random.yaml", "pgd": "search/pgd.yaml"}

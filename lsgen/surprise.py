@@ -9,16 +9,18 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from lsgen.checkpoints import weights_sha256
 from lsgen.data import ImageData
 from lsgen.errors import InputError
 from lsgen.objectives import Criterion, Objective
 from lsgen.suts import SUT
-from lsgen.types import Candidates, from_uint8
+from lsgen.types import Candidates, describe, from_uint8
 
 CHUNK = 256  # rows compared at once while fitting
 ROWS = 32  # candidates compared at once; see _in_blocks
@@ -199,9 +201,11 @@ class SurpriseDistance(Objective):
             raise InputError(f"tolerance must be finite and not negative, or null, got {tolerance}")
         if images is not None and images < 2:
             raise InputError(f"images must be at least 2, got {images}")
+        if target == 0 and tolerance is None:
+            raise InputError("tolerance is a hundredth of target by default, and target is 0: set tolerance")
         self.surprise, self.target, self.tolerance, self.images = surprise, target, tolerance, images
         self._sut: SUT | None = None
-        self._data: ImageData | None = None
+        self._fitted: tuple[Any, ...] | None = None  # what it was fitted to
 
     def criterion(self) -> Criterion:
         """The value is reached."""
@@ -213,18 +217,22 @@ class SurpriseDistance(Objective):
         sut.eval().features(torch.zeros(2, *sut.image_shape, device=sut.device))
 
     @torch.no_grad()
-    def prepare(self, sut: SUT, data: ImageData, size: int = 256) -> None:
+    def prepare(self, sut: SUT, data: ImageData, size: int) -> None:
         """Fits the surprise to the SUT's activations and predictions for training images.
 
         Raises:
             InputError: They are not finite, or too few or too much alike to learn from.
         """
-        self._sut, self._data = sut.eval(), data
+        fitted = (weights_sha256(sut), describe(sut.settings()), data.fingerprint, size)
+        if self._fitted == fitted:  # as an objective, where it is the criterion's too
+            return
+        sut.eval()
         train = data["train"]
         images, _ = train.spread(len(train) if self.images is None else self.images)
         parts = [_activations(sut, part.to(sut.device), size) for part in images.split(size)]
         features, predicted = (torch.cat(column) for column in zip(*parts, strict=True))
         self.surprise.fit(features, predicted)
+        self._sut, self._fitted = sut, fitted
 
     def __call__(self, candidates: Candidates) -> Tensor:
         """N candidates -> [N].
@@ -234,15 +242,11 @@ class SurpriseDistance(Objective):
         """
         if self._sut is None:
             raise InputError("SurpriseDistance must be prepared with a SUT and data before it is asked")
-        return candidates.answer(self, lambda: self._measured(candidates))
-
-    def is_fitted(self, sut: SUT, data: ImageData) -> bool:
-        """Whether this SUT and data are those of the last :meth:`prepare`."""
-        return self._sut is sut and self._data is data
+        return candidates.answer(("surprise", id(self)), lambda: self._measured(candidates))
 
     def _measured(self, candidates: Candidates) -> Tensor:
         assert self._sut is not None
-        features = self._sut.features(candidates.image).float()
+        features = candidates.features_of(self._sut)
         return (self.surprise(features, candidates.logits.argmax(1)) - self.target).abs()
 
 
@@ -262,10 +266,9 @@ class Surprised(Criterion):
         """Refuses a SUT that shows no activations."""
         self.distance.check(sut)
 
-    def prepare(self, sut: SUT, data: ImageData, size: int = 256) -> None:
-        """Fits the surprise, unless the search minimises this very objective, which comes first."""
-        if not self.distance.is_fitted(sut, data):
-            self.distance.prepare(sut, data, size)
+    def prepare(self, sut: SUT, data: ImageData, size: int) -> None:
+        """Fits the surprise, where that was not done as the objective's."""
+        self.distance.prepare(sut, data, size)
 
     def __call__(self, candidates: Candidates) -> Tensor:
         """N candidates -> [N] bool."""

@@ -72,17 +72,21 @@ class Candidates:
     label: Tensor  # [N]
     target: Tensor  # [N], -1 where no class is aimed at
     origin: Tensor  # [N, *L] latent of the seed
-    answers: dict[int, Tensor] = field(default_factory=dict, init=False)  # so that nobody is asked twice
+    answers: dict[Any, Tensor] = field(default_factory=dict, init=False)  # so that nobody is asked twice
 
-    def answer(self, who: Any, ask: Callable[[], Tensor]) -> Tensor:
-        """What ``who`` says of the candidates, [N, ...], asked the first time only."""
-        if id(who) not in self.answers:
-            self.answers[id(who)] = ask()
-        return self.answers[id(who)]
+    def answer(self, key: Any, ask: Callable[[], Tensor]) -> Tensor:
+        """What was said of the candidates under this name, [N, ...], asked the first time only."""
+        if key not in self.answers:
+            self.answers[key] = ask()
+        return self.answers[key]
 
     def logits_of(self, sut: Any) -> Tensor:
         """What another SUT says of the images, [N, K]."""
-        return self.answer(sut, lambda: sut.logits(self.image).float())
+        return self.answer(("logits", id(sut)), lambda: sut.logits(self.image).float())
+
+    def features_of(self, sut: Any) -> Tensor:
+        """A SUT's activations for the images, [N, F]."""
+        return self.answer(("features", id(sut)), lambda: sut.features(self.image).float())
 
 
 @dataclass(frozen=True)

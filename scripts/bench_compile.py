@@ -13,8 +13,8 @@ from statistics import median
 import torch
 import yaml
 
-from lsgen.files import shipped_configs
 from lsgen.generators import Diffusion
+from lsgen.shipped import shipped_configs
 
 BATCH, REPEATS = 64, 7
 

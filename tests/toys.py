@@ -65,6 +65,10 @@ class Asked(Linear):
         self.count += int((x.flatten(1).sum(1) > 0).sum())
         return super().logits(x)
 
+    def features(self, x: Tensor) -> Tensor:
+        self.count += int((x.flatten(1).sum(1) > 0).sum())
+        return super().features(x)
+
 
 def write_npz(folder: Any, *, n: int = 40, side: int = 4, classes: int = 2, seed: int = 0) -> Any:
     """A data folder with random images."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from lsgen.errors import InputError
-from lsgen.files import shipped_configs
+from lsgen.shipped import shipped_configs
 
 Flags = dict[str, Any]  # options of a command of lsgen, without their dashes
 ROLES = {"sut": "suts", "generator": "generators"}  # what a model is, and the key in YAML that lists such models

@@ -139,11 +139,13 @@ def headline(entries: list[Entry]) -> tuple[str, str]:
     if not s["n_cases"]:
         return "No cases yet", f"{best.name} has no finished case: there is nothing to report so far."
     cases = number(s["n_cases"], "cases")
+    known = _accuracy(best.manifest.get("preflight") or {})
+    clean = f" The classifier {known}." if known else ""
     if not s["failed"]:
         high = below(best.independent()["n_cases"])
         return (
             f"No failures in {cases}",
-            f"With 95% confidence, the true failure rate of {best.name} is below {percent(high)}.",
+            f"With 95% confidence, the true failure rate of {best.name} is below {percent(high)}.{clean}",
         )
     title = f"The classifier fails on {percent(s['failure_rate'])} of {cases}"
     detail = (
@@ -152,9 +154,7 @@ def headline(entries: list[Entry]) -> tuple[str, str]:
     baseline = next((entry for entry in entries if entry.baseline), None)
     if baseline is not None and (said := against_baseline(best, baseline)):
         detail += f" {said}"
-    if known := _accuracy(best.manifest.get("preflight") or {}):
-        detail += f" The classifier {known}."
-    return title, detail
+    return title, detail + clean
 
 
 def unjudged(entries: list[Entry]) -> str:

@@ -36,14 +36,16 @@ class ArtAttack(RandomSampling):
 
     Args:
         attack: Name of a class in ``art.attacks.evasion``, e.g. ``CarliniL2Method``, ``DeepFool``, ``HopSkipJump``.
-        settings: Its arguments; ``targeted`` is set by whether the seeds have targets, and ``batch_size``, where the
-            attack has one, is that of the search unless it is given.
+        settings: Its arguments; ``targeted`` is set by whether the seeds have targets. Whatever an attack asks goes
+            through the SUT in passes of ``eval_batch_size`` images: 32, unless it is given. A ``batch_size`` near it
+            is fastest; for attacks that ask about one image at a time, ``eval_batch_size: 1`` is.
 
     Raises:
         InputError: The toolbox is not installed, has no such attack, or the attack no such setting.
     """
 
     has_seed = True
+    revision = 1
 
     def __init__(self, *, attack: str, settings: dict[str, Any] | None = None) -> None:
         self.attack, self.settings = attack, settings or {}
@@ -86,8 +88,6 @@ class ArtAttack(RandomSampling):
         """Attacks all seeds of a block at once."""
         asked = _Counting(evaluator)
         own = {"targeted": seeds.target is not None} if "targeted" in self._parameters else {}  # some aim by default
-        if "batch_size" in self._parameters:
-            own["batch_size"] = self.settings.get("batch_size", evaluator.chunk)
         goal = seeds.label if seeds.target is None else seeds.target
         with torch.enable_grad(), _seeded(int(rng.uniform()[0].item() * 2**31)):
             attack = self._build(_estimator(asked, evaluator), self.settings | own)

@@ -134,6 +134,7 @@ class Searcher(ABC):
             ends with; otherwise it is what :meth:`result` says.
         has_seed: Whether a case is a change of a seed, so that distances from it mean something.
         box: Where coordinates must lie: [0, 1] where they are pixels; None for latents, which may be anything.
+        revision: Raised when the same settings give other cases than before, which no suite may hold both of.
     """
 
     minimises: ClassVar[bool] = True
@@ -147,6 +148,7 @@ class Searcher(ABC):
     first: int = 0
     steps: int
     box: tuple[float, float] | None = None
+    revision: ClassVar[int] = 0
 
     def objective(self, *, targeted: bool) -> Objective:
         """What it minimises unless told otherwise."""

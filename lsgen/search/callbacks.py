@@ -56,13 +56,10 @@ class StepInfo:
         """Who of all seeds of the block has had a success by now, [S] bool."""
         return self.outcome.iterations < self.outcome.budget
 
-    def failure_rate(self, task: SearchTask) -> float:
-        """Share of cases that fail: of finished blocks as judged, of this one who has been read wrongly by now."""
-        done: Any = task.live["failure_rate"]
-        counted = [(self.outcome.failing & self.outcome.viable).sum(), self.outcome.viable.sum()]
-        failed, cases = torch.stack(counted).tolist()  # the device is asked once
-        total = int(done.total) + cases
-        return (float(done.summed) + failed) / total if total else math.nan
+    @property
+    def misread(self) -> Tensor:
+        """Of whom the SUT has read a candidate wrongly by now, [S] bool; what a seed ends with decides if it fails."""
+        return self.outcome.misread
 
 
 class SearchCallback(Callback):
@@ -118,22 +115,21 @@ class SearchProgress(TQDMProgressBar, SearchCallback):
         self.predict_progress_bar.set_description(self.predict_description, refresh=False)
 
     def on_search_step_end(self, trainer: Trainer, task: SearchTask, info: StepInfo) -> None:
-        """Shows seeds that are still searched, those with a success, this step's best fitness, the failure rate."""
+        """Shows seeds that are still searched, read wrongly and successful by now, and this step's best fitness."""
         if self.is_enabled and time.monotonic() > self._drawn + BLINK:  # looking at numbers makes a GPU wait
             hits, best = info.succeeded, float(info.evaluation.fitness.amin())
-            more = {"active": str(len(info.seeds.label)), "hits": f"{int(hits.sum())}/{len(hits)}"}
+            more = {"active": str(len(info.seeds.label)), "misread": f"{int(info.misread.sum())}/{len(hits)}"}
+            more["hits"] = f"{int(hits.sum())}/{len(hits)}"
             more["best"] = f"{best:.3g}" if math.isfinite(best) else "none"
-            if math.isfinite(rate := info.failure_rate(task)):
-                self._so_far = {"FR": f"{rate:.1%}"}
             self.predict_progress_bar.n = self._block + info.step / info.steps
             self._show(step=f"{info.step}/{info.steps}", **more)
 
     def on_search_batch_end(self, trainer: Trainer, task: SearchTask, cases: Cases) -> None:
         """Shows the failure rate with this block in it."""
         if self.is_enabled:
-            done = task.live["failure_rate"]
-            if done.update_called and math.isfinite(rate := float(done.compute())):
-                self._so_far = {"FR": f"{rate:.1%}"}
+            rate = task.live["failure_rate"]
+            if rate.update_called and math.isfinite(so_far := float(rate.compute())):
+                self._so_far = {"FR": f"{so_far:.1%}"}
             self.predict_progress_bar.n = self._block + 1
             self._show()
 
@@ -313,8 +309,9 @@ def _check_answers(task: SearchTask) -> None:
     for sut in (task.sut, *task.objective.others, *task.criterion.others):
         parts = images.to(sut.device).split(size)
         if not any(bool(sut.eval().logits(part).isfinite().all(1).any()) for part in parts):
+            which = "the SUT" if sut is task.sut else "the second SUT"
             raise InputError(
-                f"{type(sut).__name__} answers with NaN or infinite logits: nothing it says can be trusted"
+                f"{which}, {type(sut).__name__}, answers with NaN or infinite logits: nothing it says can be trusted"
             )
 
 

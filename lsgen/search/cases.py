@@ -34,8 +34,7 @@ class Outcome:
     forward: Tensor  # [S] images shown to the SUT
     backward: Tensor  # [S] images with a backward pass
     broken: Tensor  # [S] bool: retired, because a fitness or a logit was no number
-    viable: Tensor  # [S] bool
-    failing: Tensor  # [S] bool: the SUT has got a candidate wrong by now
+    misread: Tensor  # [S] bool: the SUT has read a candidate wrongly by now
     budget: int  # rounds of a seed
 
     @classmethod
@@ -43,11 +42,11 @@ class Outcome:
         """The outcome before the first step: each seed itself."""
         iterations = torch.full_like(seeds.label, budget).where(~(success & viable), 0)
         forward, backward = torch.zeros_like(seeds.label), torch.zeros_like(seeds.label)
-        broken, failing = torch.zeros_like(viable), torch.zeros_like(viable)
-        return cls(seeds.latent.clone(), iterations, forward, backward, broken, viable, failing, budget)
+        broken, misread = torch.zeros_like(viable), torch.zeros_like(viable)
+        return cls(seeds.latent.clone(), iterations, forward, backward, broken, misread, budget)
 
     def count(self, active: Tensor, label: Tensor, evaluation: Evaluation, step: int, passes: int) -> None:
-        """Books one round of the active seeds: ``passes`` queries for each candidate, who succeeded first, who fails.
+        """Books one round of the active seeds: ``passes`` queries a candidate, who succeeded first, who is misread.
 
         Args:
             active: [A] their places.
@@ -64,12 +63,12 @@ class Outcome:
         hit[active] = evaluation.success.any(dim=1)
         logits = evaluation.logits
         wrong = (logits.argmax(dim=2) != label[:, None]) & logits.isfinite().all(dim=2)
-        self.failing[active] |= wrong.any(dim=1)
+        self.misread[active] |= wrong.any(dim=1)
         self.iterations = self.iterations.where(~hit, self.iterations.clamp(max=step))  # an earlier one stays
 
     def retire(self, index: Tensor, seeds: Seeds) -> None:
         """Gives up on the seeds at ``index``: they end where they began."""
-        self.broken[index], self.failing[index] = True, False
+        self.broken[index], self.misread[index] = True, False
         self.iterations[index] = self.budget
         self.latent[index] = seeds.latent[index]
 

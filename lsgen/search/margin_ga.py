@@ -102,7 +102,7 @@ class MarginGA(Genetic):
         if generator.guidance != SEED_GUIDANCE:
             warnings.warn(
                 f"the published diffusion arm judges its seeds at guidance {SEED_GUIDANCE}, this generator at "
-                f"{generator.guidance}: set change: {{guidance: {SEED_GUIDANCE}}} where it is loaded",
+                f"{generator.guidance}: set its guidance (of a checkpoint, change: {{guidance: {SEED_GUIDANCE}}})",
                 stacklevel=3,
             )
 

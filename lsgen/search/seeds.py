@@ -68,6 +68,7 @@ class SeedSource(ABC):
 
     targeted: bool = False  # whether its cases have targets
     paired: ClassVar[bool] = False  # whether its cases come with another image
+    revision: ClassVar[int] = 0  # raised when the same settings give other cases than before
 
     @abstractmethod
     def plan(self, data: ImageData) -> Plan:
@@ -221,6 +222,7 @@ class PairSeeds(DataSeeds):
     """
 
     paired: ClassVar[bool] = True
+    revision: ClassVar[int] = 1
 
     def __init__(
         self,
@@ -239,17 +241,18 @@ class PairSeeds(DataSeeds):
         self.others_per_class, self.other_split = others_per_class, other_split
 
     def plan(self, data: ImageData) -> Plan:
-        """Every original with the first ``others_per_class`` images of each other class; originals in turn.
+        """Every original with the first ``others_per_class`` images of each other class.
 
-        So any part of a search covers all originals and pairs of classes, and cases that share another image stand
-        together: it is encoded once.
+        Originals come in groups of one a class, which take their mixtures in turn: any part of a search covers all
+        classes, and a block holds few originals and other images, each of which is encoded once.
         """
         originals, k = super().plan(data), data.num_classes
         rows = _first(data, self.other_split, list(range(k)), self.others_per_class, "others_per_class")  # [others, K]
-        n, pairs = len(originals), len(originals) * (k - 1)
-        step = torch.arange(1, k).repeat_interleave(n).repeat(self.others_per_class)
-        turn = torch.arange(self.others_per_class).repeat_interleave(pairs)
-        plan = originals.take(torch.arange(n).repeat((k - 1) * self.others_per_class))
+        together, others = len(originals) // self.per_class, self.others_per_class
+        place = torch.arange(self.per_class * others * (k - 1) * together)
+        group, turn = place // (others * (k - 1) * together), place // ((k - 1) * together) % others
+        step = place // together % (k - 1) + 1
+        plan = originals.take(group * together + place % together)
         other = (plan.label + step) % k
         return replace(plan, other_index=rows[turn, other], other_label=other)
 

@@ -217,6 +217,7 @@ class SearchTask(LightningModule):
         content = {name: _decisive(getattr(self, name)) for name in names}
         content |= {"generator settings": self.generator.settings(), "SUT settings": self.sut.settings()}
         content |= {"weights": self.weights(), "data": self.data.fingerprint, "seed": self.seed}
+        content |= {f"revision of {type(p).__name__}": p.revision for p in (self.searcher, self.seeds) if p.revision}
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
     # --- blocks --------------------------------------------------------------------------------------------------
@@ -297,8 +298,10 @@ class SearchTask(LightningModule):
                 use_channels_last(sut, partial(_ask, sut))
 
     def fastest_chunk(self, seeds: int) -> int:
-        """The batch size for rounds of so many seeds."""
+        """The batch size for rounds of so many seeds; the smallest where nobody knows what will be asked at once."""
         searcher = self.searcher
+        if self.asks_by_itself:
+            return MULTIPLE
         steady = not searcher.stops_at_success and type(searcher).bar is Searcher.bar
         return fastest(self.evaluator, searcher.needs_grad, seeds * searcher.candidates, steady)
 
@@ -419,6 +422,8 @@ def _suts_in(part: object) -> dict[str, SUT]:
     """Other SUTs that take part, wherever they are nested."""
     found: dict[str, SUT] = {}
     for name, value in vars(part).items():
+        if name.startswith("_"):  # learnt, and no setting
+            continue
         if isinstance(value, SUT):
             found[f"{type(part).__name__}.{name}"] = value
         elif isinstance(value, (Objective, Criterion)):
@@ -450,8 +455,8 @@ def check_fit(searcher: Searcher, objective: Objective, criterion: Criterion, su
         )
     if seeds.targeted and searcher.minimises and not objective.needs_target:
         raise InputError(
-            f"{type(objective).__name__} does not aim at the seeds' targets: set targeted: true in the objective where "
-            f"it has that, or leave out the objective or seeds.target"
+            f"{name} would minimise {type(objective).__name__}, which does not aim at the seeds' targets: set an "
+            f"objective that does (targeted: true where it has that), or leave seeds.target out"
         )
     if objective.at_the_edge and criterion.lead > 0:
         raise InputError(

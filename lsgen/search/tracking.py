@@ -169,12 +169,12 @@ class SearchLogging(SearchCallback):
                     sink.used(artifact)
 
     def on_search_step_end(self, trainer: Trainer, task: SearchTask, info: StepInfo) -> None:
-        """Every tenth round: active seeds, hits, best fitness, queries a second, failure rate, what is known of P_t."""
+        """Every tenth round: active seeds, hits, best fitness, queries a second, and what finished blocks came to."""
         self.step += 1
         self._queries += info.evaluation.shown * task.passes(score=True)
         if info.step % EVERY == 1 and trainer.loggers:
-            live, rate = {"succeeded": float(info.succeeded.float().mean())}, info.failure_rate(task)
-            live |= {"failure_rate": rate} if rate == rate else {}  # while no case counts, there is none
+            shares = torch.stack([who.float().mean() for who in (info.succeeded, info.misread)]).tolist()
+            live = dict(zip(("succeeded", "misread"), shares, strict=True))
             self._log(trainer, {**self._so_far, **live_numbers(info.evaluation), **live, **self._speed()})
 
     def on_search_batch_end(self, trainer: Trainer, task: SearchTask, cases: Cases) -> None:

@@ -10,8 +10,8 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import TYPE_CHECKING, Literal, TypeVar
 
-from lsgen.files import shipped_configs
 from lsgen.runs import fit_once, lsgen
+from lsgen.shipped import shipped_configs
 
 if TYPE_CHECKING:
     from lsgen.suite import Suite

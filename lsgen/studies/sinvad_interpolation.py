@@ -91,7 +91,7 @@ def surprise_of(suite: Suite) -> Callable[[np.ndarray], np.ndarray]:
     task = parts.load_task(suite)
     sut, objective = task.sut, task.objective
     assert isinstance(objective, SurpriseDistance)
-    objective.prepare(sut, parts.load_data(suite))
+    objective.prepare(sut, parts.load_data(suite), common.CHUNK)
     measure = objective.surprise
     return lambda images: common.mapped(lambda x: measure(sut.features(x), sut.logits(x).argmax(1)), images).numpy()
 
@@ -128,7 +128,8 @@ def _mixtures(lab: Lab, data: ImageData, suites: Suites, shares: tuple[float, ..
     """Fig. 4: two images of different classes, and what lies between them in either space."""
     table = suites[SPACES[0], HALFWAY].table
     rows: dict[str, list[Tensor | np.ndarray]] = {}
-    for case in (0, len(table) // 2):
+    labels = table["label"].unique()
+    for case in (int((table["label"] == k).idxmax()) for k in (labels[0], labels[len(labels) // 2])):
         one, other = data["test"].images[table["source_index"][case]], data["train"].images[table["other_index"][case]]
         for space in SPACES:
             between = [suites[space, share].images[case] for share in shares]

@@ -94,7 +94,7 @@ BAD = {
     "no checkpoint": (["@search", "--model.sut.path={tmp}/none.ckpt"], ["none.ckpt", "lsgen fit"]),
     "no checkpoint of a shipped configuration": (
         ["@search", "--model.sut.path=runs/mnist5k/sut_lenet5/none.ckpt"],
-        ["`lsgen fit --config configs/mnist5k/sut_lenet5.yaml`"],
+        ["train it first with `lsgen fit --config", "configs/mnist5k/sut_lenet5.yaml`"],
     ),
     "checkpoint of wrong kind": (["@search", "--model.sut.path={trained}/cvae/best.ckpt"], ["CVAE", "SUT is needed"]),
     "not a checkpoint": (["@search", f"--model.sut.path={ROOT}/README.md"], ["README.md", "cannot be read"]),

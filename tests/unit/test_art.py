@@ -29,14 +29,14 @@ def data(tmp_path) -> ImageData:
     return ImageData(name="npz", path=str(tmp_path / "data"))
 
 
-def search(data, searcher, folder, *, target=None, sut=None, seeds=None):
+def search(data, searcher, folder, *, target=None, sut=None, seeds=None, eval_batch_size=32):
     task = SearchTask(
         generator=PixelSpace(image_shape=(1, 4, 4), num_classes=3),
         sut=sut or Linear(num_classes=3),
         searcher=searcher,
         seeds=seeds or DataSeeds(per_class=4, target=target),
         block_size=5,
-        eval_batch_size=32,
+        eval_batch_size=eval_batch_size,
     )
     trainer = Trainer(default_root_dir=folder, enable_progress_bar=False, logger=False)
     return trainer.search(task, datamodule=data, out=str(folder / "suite"))
@@ -90,20 +90,24 @@ def test_streams_that_an_attack_opens_for_itself_begin_where_the_search_says(dat
     assert type(np.random.RandomState()) is not art._Stream  # only while an attack runs
 
 
-@pytest.mark.parametrize(("given", "shown"), [({}, 12), ({"batch_size": 3}, 3)])
-def test_an_attack_shows_batches_of_the_searchs_own_size(data, given, shown, monkeypatch):
-    sizes = []
-    searcher = ArtAttack(attack="ProjectedGradientDescent", settings={"max_iter": 2, "verbose": False, **given})
+@pytest.mark.parametrize(("given", "shown"), [(3, 3), (12, 12), (50, 32)])
+def test_an_attacks_batches_go_through_the_sut_in_passes_of_one_shape(data, given, shown):
+    sizes, settings = [], {"max_iter": 2, "batch_size": given, "verbose": False}
+    searcher = ArtAttack(attack="ProjectedGradientDescent", settings=settings)
     space = searcher.bind(PixelSpace(image_shape=(1, 4, 4), num_classes=3))
     sut = Linear(num_classes=3)
     own = sut.logits
     sut.logits = lambda x: sizes.append((len(x), int((x.flatten(1).sum(1) > 0).sum()))) or own(x)
-    images, labels = data["test"].spread(12)
-    searcher.solve(
-        Seeds(images / 255, labels), Evaluator(space, sut, CrossEntropy(), Misclassified(), 32), SeedRandom(0, 0, 12)
-    )
-    assert {size for size, _ in sizes} == {32}  # padded, as all passes of a search
+    images, labels = data["test"].spread(12 if given < 50 else 50)
+    evaluator = Evaluator(space, sut, CrossEntropy(), Misclassified(), 32)
+    searcher.solve(Seeds(images / 255, labels), evaluator, SeedRandom(0, 0, len(labels)))
+    assert {size for size, _ in sizes} == {32}
     assert max(filled for _, filled in sizes) == shown
+
+
+def test_the_smallest_multiple_is_taken_where_an_attack_asks_by_itself(data, tmp_path):
+    attack = ArtAttack(attack="FastGradientMethod", settings={"eps": 0.1})
+    assert search(data, attack, tmp_path, eval_batch_size="auto").manifest["eval_batch_size"] == 32
 
 
 @pytest.mark.parametrize("attack", ["ProjectedGradientDescent", "CarliniL2Method", "HopSkipJump"])

@@ -116,7 +116,16 @@ def test_live_reports_have_the_five_numbers_and_the_end_has_the_whole_summary(se
     live = rows.dropna(subset=["active_seeds"])
     assert live["step"].tolist() == [1, 11, 14, 24, 27, 37]  # rounds 1 and 11 of three blocks, each one step more
     later = live[live["step"] > 13]  # once a block is done
-    names = ["failure_rate", "mean_p_true", "best_fitness", "active_seeds", "queries_per_second", "hits", "succeeded"]
+    names = [
+        "failure_rate",
+        "mean_p_true",
+        "best_fitness",
+        "active_seeds",
+        "queries_per_second",
+        "hits",
+        "succeeded",
+        "misread",
+    ]
     assert later[names].notna().all().all()
     scalars = {k: v for k, v in suite.summary.items() if isinstance(v, (int, float))}
     last = rows.iloc[-1]
@@ -256,7 +265,7 @@ def outcome_of(seeds, succeeded, steps):
     """Where a search of so many steps stands, of which these seeds have had a success and a wrong answer."""
     everyone = torch.ones_like(succeeded)
     outcome = Outcome.at(seeds, succeeded, everyone, steps)
-    outcome.failing |= succeeded
+    outcome.misread[:] = torch.tensor([True, False, True, True, False])
     return outcome
 
 
@@ -308,7 +317,6 @@ def test_the_bar_shows_blocks_rate_active_hits_and_best_and_does_not_look_at_eve
         bar.on_search_step_end(None, task, info)
     shown = bar._predict_progress_bar.shown
     assert shown[0] == (1, {"block": "1/3", "FR": "66.7%"})
-    step = {"active": "4", "hits": "1/5", "best": "0", "step": "4/40"}
-    assert shown[1] == (1 + 4 / 40, {"block": "2/3", "FR": "37.5%", **step})  # so that the time left is known
-    assert shown[-1][1]["FR"] == "87.5%"  # two of three before, and all five by now
+    step = {"active": "4", "hits": "1/5", "misread": "3/5", "best": "0", "step": "4/40"}
+    assert shown[1] == (1 + 4 / 40, {"block": "2/3", "FR": "66.7%", **step})  # so that the time left is known
     assert len(shown) == 1 + 40 // 4

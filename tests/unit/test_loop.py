@@ -40,7 +40,7 @@ def test_every_searcher_does_the_same_in_any_number_of_lanes(make, limits, monke
     for lanes in (1, 2, 3):
         monkeypatch.setattr(evaluator, "LANES", lanes)
         found.append(searched(make(), **limits))
-    for name in ("latent", "iterations", "forward", "backward", "broken", "failing"):
+    for name in ("latent", "iterations", "forward", "backward", "broken", "misread"):
         assert all(torch.equal(getattr(found[0], name), getattr(other, name)) for other in found[1:]), name
     assert found[0].budget == found[1].budget == found[2].budget
 

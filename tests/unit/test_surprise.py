@@ -226,7 +226,7 @@ def candidates(sut, image):
 def test_surprise_distance_is_the_way_to_the_target(data, images):
     sut, target = Linear(), 7.0
     objective = SurpriseDistance(surprise=LSA(min_std=0.1, by_class=True, max_units=5), target=target, images=images)
-    objective.prepare(sut, data)
+    objective.prepare(sut, data, 256)
     seen = from_uint8(data["train"].images if images is None else data["train"].spread(images)[0])
     x = from_uint8(data["test"].images[:40]).requires_grad_()
     with torch.no_grad():
@@ -254,7 +254,7 @@ def test_surprise_distance_counts_its_pass_and_can_be_hashed_before_and_after(da
             "images": 10_000,
         },
     }
-    objective.prepare(Linear(), data)
+    objective.prepare(Linear(), data, 256)
     assert describe(objective) == before
     assert set(describe(LSA())["args"]) == {"min_std", "max_units", "per_class", "by_class"}
 
@@ -267,6 +267,10 @@ def test_a_search_for_a_surprise_succeeds_where_it_is_reached_and_asks_once(data
     fitted = objective.surprise._measures
     reached.prepare(sut, data, 32)
     assert objective.surprise._measures is fitted  # once
+    with torch.no_grad():
+        sut.layer.weight[0] += 0.1
+    reached.prepare(sut, data, 32)
+    assert objective.surprise._measures is not fitted  # to what the SUT is now
     seen, asked = candidates(sut, x), []
     own = sut.features
     sut.features = lambda image: asked.append(len(image)) or own(image)
@@ -278,7 +282,7 @@ def test_a_search_for_a_surprise_succeeds_where_it_is_reached_and_asks_once(data
     assert torch.equal(reached(seen), distance <= 0.01)
 
 
-@pytest.mark.parametrize("size", [32, 256])
+@pytest.mark.parametrize("size", [32, 64])
 def test_training_images_are_shown_in_batches_of_the_size_that_is_asked_for(data, size):
     sut, shown = Linear(), []
     own = sut.features
@@ -300,6 +304,7 @@ def test_training_images_are_shown_in_batches_of_the_size_that_is_asked_for(data
         (lambda: SurpriseDistance(surprise=DSA(), target=math.nan), "target must be finite, got nan"),
         (lambda: SurpriseDistance(surprise=DSA(), target=1, images=0), "images must be at least 2, got 0"),
         (lambda: SurpriseDistance(surprise=DSA(), target=1, tolerance=-1), "tolerance must be finite and not negative"),
+        (lambda: SurpriseDistance(surprise=LSA(), target=0), "target is 0: set tolerance"),
         (lambda: LSA()(torch.zeros(1, 2), torch.zeros(1)), "LSA must be fitted"),
         (lambda: SurpriseDistance(surprise=DSA(), target=1)(None), "must be prepared"),
         (lambda: fitted(LSA(min_std=50)), "no unit has a standard deviation of at least min_std 50 over the training"),

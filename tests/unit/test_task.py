@@ -36,6 +36,7 @@ from lsgen.search import (
     BoundaryGA,
     DataSeeds,
     Differential,
+    HillClimb,
     Interpolation,
     LatentPGD,
     MarginGA,
@@ -48,6 +49,7 @@ from lsgen.search import (
 from lsgen.search.art import ArtAttack
 from lsgen.search.base import Searcher, SeedRandom
 from lsgen.search.seeds import first_of_each
+from lsgen.surprise import DSA, LSA, Surprised, SurpriseDistance
 from lsgen.trainer import Trainer
 from lsgen.types import Candidates
 from tests.toys import Asked, Linear, Pixels, write_npz
@@ -114,6 +116,47 @@ def test_every_case_that_asks_a_second_sut_about_its_seed_pays_for_it(data, tmp_
     queries = task.search_block(0).columns["queries"]
     assert other.count > sut.count
     assert int(queries.sum()) == sut.count + other.count
+
+
+@pytest.mark.parametrize("criterion", ["its own", "another surprise", "a failure"])
+def test_searches_for_a_surprise_pay_for_activations_once(criterion, data, tmp_path):
+    goal = SurpriseDistance(surprise=DSA(), target=1.0, tolerance=0.1)
+    other = Surprised(distance=SurpriseDistance(surprise=LSA(min_std=0.01), target=9.0))
+    chosen = {"its own": None, "another surprise": goal.criterion() & other, "a failure": Misclassified()}[criterion]
+    sut, seeds = Asked(num_classes=CLASSES), DataSeeds(per_class=4)
+    searcher = HillClimb(passes=1)
+    suite, task = search(data, searcher, seeds, tmp_path, sut=sut, objective=goal, criterion=chosen, block_size=7)
+    sut.count = 0
+    assert sum(int(task.search_block(n).columns["queries"].sum()) for n in range(task.num_blocks)) == sut.count
+    assert set(suite.table["queries"]) <= {task.most_queries, task.most_queries - 1, task.most_queries - 2}
+    if criterion == "its own":
+        features = Linear(num_classes=CLASSES).features(torch.from_numpy(suite.images).float() / 255)
+        reached = goal.surprise(features, torch.from_numpy(suite.array("logits")).argmax(1)).sub(1.0).abs() <= 0.1
+        assert suite.table["success"].tolist() == reached.tolist()
+        assert reached.sum() > 0
+
+
+def test_a_search_that_goes_on_in_the_same_process_is_the_same_search(data, tmp_path):
+    goal = SurpriseDistance(surprise=DSA(), target=1.0)
+    parts = {"generator": Pixels(num_classes=CLASSES), "sut": Linear(num_classes=CLASSES), "seeds": DataSeeds()}
+    task = SearchTask(
+        **parts, searcher=HillClimb(passes=0), objective=goal, block_size=70, eval_batch_size=32, max_failures=1
+    )
+    task.seeds.per_class = 20
+    for _ in range(2):  # what the first has fitted is no setting of the second
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="the SUT reads only")
+            trainer = Trainer(default_root_dir=tmp_path, enable_progress_bar=False, logger=False)
+            trainer.search(task, datamodule=data, out=str(tmp_path / "s"))
+
+
+def test_suites_of_an_earlier_order_of_pairs_are_other_suites(data, tmp_path, monkeypatch):
+    seeds = PairSeeds(others_per_class=2)
+    suite, _ = search(data, Interpolation(), seeds, tmp_path)
+    monkeypatch.setattr(PairSeeds, "revision", 0)
+    with pytest.raises(InputError, match="another"):
+        search(data, Interpolation(), seeds, tmp_path)
+    assert suite.finished
 
 
 @pytest.mark.parametrize(
@@ -657,11 +700,11 @@ def test_compiled_networks_search_as_they_do_without(searcher, data, tmp_path):
         ),
         (
             {"searcher": LatentPGD(), "seeds": DataSeeds(target="each"), "objective": CrossEntropy()},
-            "CrossEntropy does not aim at the seeds' targets",
+            "minimise CrossEntropy, which does not aim at the seeds' targets",
         ),
         (
             {"searcher": ActivationPerturbation(), "seeds": DataSeeds(target="each"), "objective": TopConfidence()},
-            "TopConfidence does not aim at the seeds' targets",
+            "minimise TopConfidence, which does not aim",
         ),
         (
             {"searcher": ActivationPerturbation(), "criterion": Confident(margin=0.5)},
@@ -733,10 +776,12 @@ def test_any_part_of_a_search_of_pairs_covers_all_originals_and_encodes_nothing_
     suite, task = search(data, Interpolation(share=0.4), seeds, tmp_path, block_size=12)
     originals = 2 * CLASSES
     firsts = suite.table.iloc[:originals]
-    assert firsts["seed_id"].tolist() == list(range(originals))
-    assert set(firsts["label"]) == set(range(CLASSES))
-    pairs = suite.table.iloc[: originals * (CLASSES - 1)].groupby(["seed_id", "other_label"]).size()
-    assert len(pairs) == originals * (CLASSES - 1)
+    assert firsts["seed_id"].tolist() == 2 * list(range(CLASSES))  # the first original of each class, in turn
+    assert firsts["label"].tolist() == 2 * list(range(CLASSES))
+    half = suite.table.iloc[: len(suite.table) // 2]
+    assert half["seed_id"].nunique() == CLASSES  # few originals at a time: each is looked at once in a block
+    pairs = half.iloc[: CLASSES * (CLASSES - 1)].groupby(["seed_id", "other_label"]).size()
+    assert len(pairs) == CLASSES * (CLASSES - 1)
     encoded, own = [], task.generator.encode
     monkeypatch.setattr(task.generator, "encode", lambda x, y: encoded.append(x) or own(x, y))
     task.search_block(0)
