@@ -268,6 +268,8 @@ class DistinctPairs(CaseMetric):
 class Effectiveness(CaseMean):
     """Share of cases that fail, are valid inputs, and still show their label; needs oracles for the last two.
 
+    lsgen ships no oracle yet: until the columns ``valid`` and ``preserved`` are filled in, this is null.
+
     Example:
         >>> metric = Effectiveness()
         >>> metric.update(torch.tensor([True, True]), torch.tensor([True, False]), torch.tensor([True, True]))

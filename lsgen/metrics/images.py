@@ -21,7 +21,7 @@ class ImageMSE(CaseMean):
     """Mean squared difference of the pixels, in [0, 1], of image and reference.
 
     The reference is the data set image that the seed was encoded from; where the seed comes from a prior, the decoded
-    seed.
+    seed. Null for RandomSampling, whose cases are the seeds.
 
     Example:
         >>> metric = ImageMSE()
