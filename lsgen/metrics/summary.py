@@ -22,8 +22,9 @@ MEANS = {
 }
 COUNTS = {  # what a summary has beside metrics, and what it means
     "n_cases": "viable cases, the denominator of all rates. MarginGA, BoundaryGA, Differential and "
-    "ActivationPerturbation leave out seeds that the SUT reads wrongly or that satisfy the criterion as they are; other "
-    "searchers leave out only those without a finite answer, so that a seed read wrongly from the start is a failure",
+    "ActivationPerturbation leave out seeds that the SUT reads wrongly or that satisfy the criterion as they are; "
+    "other searchers leave out only those without a finite answer, so that a seed read wrongly from the start is a "
+    "failure",
     "failed": "cases that the SUT predicts as another class than their label",
     "success": "cases that satisfy the searcher's own criterion",
     "retired": "seeds given up because a fitness or a logit was no number",
