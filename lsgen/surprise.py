@@ -223,16 +223,16 @@ class SurpriseDistance(Objective):
         Raises:
             InputError: They are not finite, or too few or too much alike to learn from.
         """
-        fitted = (weights_sha256(sut), describe(sut.settings()), data.fingerprint, size)
+        fitted = (weights_sha256(sut), describe(sut.settings()), data.fingerprint, size, str(sut.device))
+        self._sut = sut.eval()
         if self._fitted == fitted:  # as an objective, where it is the criterion's too
             return
-        sut.eval()
-        train = data["train"]
+        self._fitted, train = None, data["train"]
         images, _ = train.spread(len(train) if self.images is None else self.images)
         parts = [_activations(sut, part.to(sut.device), size) for part in images.split(size)]
         features, predicted = (torch.cat(column) for column in zip(*parts, strict=True))
         self.surprise.fit(features, predicted)
-        self._sut, self._fitted = sut, fitted
+        self._fitted = fitted
 
     def __call__(self, candidates: Candidates) -> Tensor:
         """N candidates -> [N].
@@ -240,7 +240,7 @@ class SurpriseDistance(Objective):
         Raises:
             InputError: It was not prepared.
         """
-        if self._sut is None:
+        if self._fitted is None:
             raise InputError("SurpriseDistance must be prepared with a SUT and data before it is asked")
         return candidates.answer(("surprise", id(self)), lambda: self._measured(candidates))
 
