@@ -143,6 +143,17 @@ def test_gains_of_a_repair_are_told_apart_only_beyond_chance(failures, control, 
     assert [claim.holds for claim in claims[2:]] == verdicts
 
 
+def test_what_a_repair_closes_is_told_with_its_chance():
+    rates = {"failures": [0.020, 0.021, 0.022], "none": [0.030, 0.031, 0.032], "real": [0.030, 0.031, 0.032]}
+    runs = {name: [{"fresh_failure_rate": rate} for rate in each] for name, each in rates.items()}
+    nothing, real = argus_retrain._closed("toy", {0.3: {"runs": runs, "comparisons": retrain.compare(runs)}})
+    assert nothing.startswith("toy, λ = 0.3: ")  # t = 12.25 with 4 degrees of freedom, twice
+    assert "-1.00 points from that with nothing added (p = 0.001)" in nothing
+    assert "real images" in real
+    once = {name: each[:1] for name, each in runs.items()}
+    assert not list(argus_retrain._closed("toy", {0.3: {"runs": once, "comparisons": retrain.compare(once)}}))
+
+
 def test_extents_share_their_seeds_and_iterations_stay_within_the_budget(study):
     _, lab = study("icst25-families")
     low, high = (lsgen.load_suite(lab.out / f"suites/vae-{extent}") for extent in ("low", "high"))
