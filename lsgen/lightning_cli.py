@@ -27,7 +27,7 @@ import lsgen.suts
 from lsgen import checkpoints
 from lsgen.errors import InputError
 from lsgen.messages import chain
-from lsgen.report.tables import print_suites
+from lsgen.report.tables import not_counted, print_suites
 from lsgen.trainer import Trainer
 
 # what Lightning says of every run here and nobody can act on
@@ -162,11 +162,8 @@ class LsgenCLI(LightningCLI):
         suite = self.trainer.suite
         if self.trainer.is_global_zero and suite is not None:
             print_suites({type(self.model.searcher).__name__: suite})
-            if left_out := len(suite.table) - suite.summary["n_cases"]:
-                print(
-                    f"{left_out:,} of {len(suite.table):,} cases are left out: before any step, the SUT reads their "
-                    f"seeds wrongly, or the criterion holds for them"
-                )
+            for line in not_counted(suite):
+                print(line)
             if not suite.finished:
                 print("to go on: the same command again")
             elif suite.summary["failed"]:

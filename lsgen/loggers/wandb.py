@@ -23,6 +23,7 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_only, rank_zero_warn
 from torch import Tensor
 
 from lsgen.loggers.sinks import Artifact, RunLabels, Sink, Table, picture, rendered
+from lsgen.types import to_uint8
 
 if TYPE_CHECKING:
     import wandb
@@ -67,7 +68,7 @@ class Wandb(Sink):
     @harmless
     def image(self, name: str, image: Tensor, step: int) -> None:
         """A panel with a slider over the steps."""
-        self.logger.log_image(name, [image], step=step)
+        self.logger.log_image(name, [picture(to_uint8(image).numpy())], step=step)  # W&B takes floats for 0 to 255
 
     @harmless
     def figure(self, name: str, figure: Figure, step: int) -> None:

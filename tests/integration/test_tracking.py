@@ -10,10 +10,13 @@ import warnings
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 import wandb
 import yaml
 from lightning.pytorch.loggers import WandbLogger
+from PIL import Image
 from wandb.proto import wandb_internal_pb2
 
 from lsgen import load_suite
@@ -23,6 +26,7 @@ from lsgen.loggers import RunLabels, sink_of
 from lsgen.loggers import wandb as tracking
 from lsgen.search.tracking import track_report
 from lsgen.trainer import Trainer
+from lsgen.types import to_uint8
 from tests.conftest import QUIET, ROOT
 from tests.toys import write_npz
 from tests.unit.test_callbacks import CLASSES, SIDE, toy_task
@@ -164,6 +168,18 @@ def test_the_numbers_of_the_search_are_those_of_the_suite(runs):
     assert [row["trainer/global_step"] for row in live] == [1, 11, 13, 23]  # two blocks of 11 rounds, each a step more
     assert {"failure_rate", "mean_p_true", "best_fitness", "active_seeds", "queries_per_second"} <= set(live[-1])
     assert "val/loss" in {name for row in RunFile(runs / "generator").history for name in row}
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_pictures_are_shown_as_they_are(tmp_path, monkeypatch, channels):
+    nobody_is_logged_in(monkeypatch, tmp_path)
+    sink, image = tracking.Wandb(WandbLogger()), torch.rand(channels, 12, 16)
+    sink.begin(tracking.RunLabels("fit"), tmp_path)
+    sink.image("val/samples", image, 0)
+    wandb.finish()
+    (file,) = tmp_path.rglob("samples_*.png")
+    shown = torch.from_numpy(np.array(Image.open(file))).view(12, 16, channels).permute(2, 0, 1)
+    assert torch.equal(shown, to_uint8(image))
 
 
 def test_tables_and_pictures_are_there_and_limited(runs):

@@ -34,6 +34,7 @@ from lsgen.report.figures import (
 )
 from lsgen.report.html import write_report
 from lsgen.report.sprites import make_sprites, picture
+from lsgen.report.tables import not_counted, suites_table
 from lsgen.search.cases import Cases
 from lsgen.suite import Suite
 
@@ -624,3 +625,28 @@ def test_a_page_that_cannot_be_written_leaves_the_old_one(tmp_path, pgd, monkeyp
         write_report(open_entries([pgd.path]), page)
     assert page.read_text() == "before"
     assert [file.name for file in tmp_path.iterdir() if file.suffix == ".tmp"] == []
+
+
+def test_the_table_of_a_search_has_successes_where_they_are_no_failures(tmp_path):
+    def never(cases):
+        cases.columns["success"] = torch.zeros_like(cases.columns["failed"])
+
+    def as_failed(cases):
+        cases.columns["success"] = cases.columns["failed"].clone()
+
+    other = suites_table({"a": make_suite(tmp_path / "a", change=never)})
+    usual = suites_table({"b": make_suite(tmp_path / "b", change=as_failed)})
+    columns = {str(column.header): list(column.cells) for column in other.columns}
+    assert columns["successes"] == ["0"] != columns["failures"]
+    assert "successes" not in [column.header for column in usual.columns]
+
+
+def test_cases_that_do_not_count_are_told_with_their_reason(tmp_path):
+    def change(cases):
+        cases.columns["viable"][:5] = False
+        cases.columns["retired"][:2] = True
+
+    assert list(not_counted(make_suite(tmp_path / "a", blocks=1))) == []
+    given_up, left_out = not_counted(make_suite(tmp_path / "b", blocks=1, change=change))
+    assert given_up.startswith("2 of 60 cases are given up")
+    assert left_out.startswith("3 of 60 cases are left out")
