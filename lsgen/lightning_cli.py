@@ -30,6 +30,13 @@ from lsgen.messages import chain
 from lsgen.report.tables import not_counted, print_suites
 from lsgen.trainer import Trainer
 
+COMMANDS = {  # what each does, in place of Lightning's long texts
+    "fit": "Trains a generator or a SUT; best.ckpt and last.ckpt are left in trainer.default_root_dir.",
+    "validate": "Measures a trained model on the validation data: give --ckpt_path.",
+    "test": "Measures a trained model on the test data: give --ckpt_path.",
+    "search": "Searches for inputs on which the SUT fails, and writes them as a suite.",
+}
+
 # what Lightning says of every run here and nobody can act on
 NOISE = (
     ".*LightningCLI's args parameter is intended",
@@ -74,8 +81,11 @@ class LsgenCLI(LightningCLI):
     def __init__(self, args: list[str] | None = None) -> None:
         quieten()
         _check_files(sys.argv[1:] if args is None else args)
-        commands = self.subcommands()
         quiet: dict[str, Any] = {"exit_on_error": False}
+        usage = "lsgen {} --config FILE [--KEY VALUE ...]"
+        commands = {
+            name: {"usage": usage.format(name), "description": what, **quiet} for name, what in COMMANDS.items()
+        }
         try:
             super().__init__(
                 LightningModule,
@@ -85,7 +95,7 @@ class LsgenCLI(LightningCLI):
                 trainer_class=Trainer,
                 save_config_callback=SaveConfig,
                 seed_everything_default=0,
-                parser_kwargs={"prog": "lsgen", **quiet, **{name: dict(quiet) for name in commands}},
+                parser_kwargs={"prog": "lsgen", **quiet, **commands},
                 auto_configure_optimizers=False,
                 args=args,
             )
@@ -106,8 +116,7 @@ class LsgenCLI(LightningCLI):
         }
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        """Help for people: how a call looks, instead of all hundred flags, and where to begin."""
-        parser.usage = "lsgen {fit,validate,test,search} --config FILE [--KEY VALUE ...]"
+        """Help for people: where to begin."""
         parser.epilog = (
             "Shipped configurations: configs/<dataset>/*.yaml. All settings of one: --config FILE --print_config. "
             "Settings of a class: --model.help SearchTask, --data.help ImageData."

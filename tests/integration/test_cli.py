@@ -36,7 +36,9 @@ def test_help(args, capsys):
 def test_help_of_each_command(command, capsys):
     assert main([command, "--help"]) == 0
     said = capsys.readouterr().out
-    assert command in said.splitlines()[0]
+    usage, what = said.split("\n\n")[:2]
+    assert usage.startswith(f"usage: lsgen {command} ")
+    assert what.endswith(".")  # whole sentences
     assert "--out" in said or "--ckpt_path" in said
 
 
