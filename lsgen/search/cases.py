@@ -55,16 +55,14 @@ class Outcome:
             step: From 0.
             passes: SUT forward passes that a candidate costs.
         """
-        candidates = evaluation.fitness.shape[1] if evaluation.asked is None else evaluation.asked.sum(dim=1)
-        self.forward[active] += candidates * passes
+        shown = evaluation.fitness.shape[1] if evaluation.asked is None else evaluation.asked.sum(dim=1)
+        self.forward[active] += shown * passes
         if evaluation.grad is not None:
-            self.backward[active] += candidates
-        hit = torch.zeros_like(self.iterations, dtype=torch.bool)
-        hit[active] = evaluation.success.any(dim=1)
-        logits = evaluation.logits
-        wrong = (logits.argmax(dim=2) != label[:, None]) & logits.isfinite().all(dim=2)
-        self.misread[active] |= wrong.any(dim=1)
-        self.iterations = self.iterations.where(~hit, self.iterations.clamp(max=step))  # an earlier one stays
+            self.backward[active] += shown
+        before, hit = self.iterations[active], evaluation.success.any(dim=1)
+        self.iterations[active] = before.clamp(max=step).where(hit, before)  # an earlier one stays
+        wrong = evaluation.logits.argmax(dim=2) != label[:, None]  # without a finite answer, a seed is retired
+        self.misread[active] |= (wrong if evaluation.asked is None else wrong & evaluation.asked).any(dim=1)
 
     def retire(self, index: Tensor, seeds: Seeds) -> None:
         """Gives up on the seeds at ``index``: they end where they began."""

@@ -6,11 +6,13 @@ run on chunks of one size, the last one padded, and a candidate scores the same 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from lsgen.generators import Generator
 from lsgen.objectives import Criterion, Objective
@@ -140,7 +142,7 @@ class Evaluator:
             fitness = self.objective(candidates)
             grads = [_gradient(fitness, z)] if needs_grad else []
         with torch.no_grad():
-            whole = _whole(decoded) & _whole(logits)
+            whole = _whole(decoded, logits)
             success = self.criterion(candidates) & whole
         return logits.detach(), fitness.detach().where(whole, torch.nan), success, *grads
 
@@ -156,12 +158,13 @@ class Evaluator:
     def _padded(self, columns: Sequence[Tensor]) -> Sequence[Tensor]:
         """Columns [N, ...] with zeros up to ``chunk`` rows."""
         missing = self.chunk - len(columns[0])
-        return [torch.cat([t, t.new_zeros(missing, *t.shape[1:])]) for t in columns] if missing else columns
+        return [F.pad(t, [0, 0] * (t.dim() - 1) + [0, missing]) for t in columns] if missing else columns
 
 
-def _whole(x: Tensor) -> Tensor:
-    """Which rows of decoded images or logits [N, ...] hold finite numbers only, [N] bool."""
-    return x.detach().flatten(1).sum(dim=1).isfinite()  # a fifth of the time of asking every number
+def _whole(*columns: Tensor) -> Tensor:
+    """Which rows of decoded images, logits [N, ...] hold finite numbers only, [N] bool."""
+    totals = [x.detach().flatten(1).sum(dim=1) for x in columns]  # a fifth of the time of asking every number
+    return functools.reduce(torch.add, totals).isfinite()
 
 
 def _gradient(fitness: Tensor, z: Tensor) -> Tensor:

@@ -138,7 +138,7 @@ def crossover(elite: Tensor, n: int, rng: SeedRandom, together: int = 1) -> Tens
     one = (draws[:, 0] * e).long()
     two = (one + 1 + (draws[:, 1] * (e - 1)).long()) % e  # another one, each as likely
     cut = 1 + (draws[:, 2] * (genes - 1)).long()
-    head = torch.arange(genes * together, device=elite.device) // together < cut[..., None]
+    head = torch.arange(genes * together, device=elite.device) < cut[..., None] * together
     flat = elite.flatten(2)
     return _pick(flat, one).where(head, _pick(flat, two)).view(s, n, *elite.shape[2:])
 

@@ -68,7 +68,7 @@ class Loop:
             return
         lanes = self._line_up(where, rng)
         for step in range(outcome.budget):
-            done = [(lane.active, self._step(lane, step)) for lane in lanes]
+            done = [(lane.active, lane.seeds, self._step(lane, step)) for lane in lanes]
             self.task.step_end(step, *_joined(done, self.seeds), outcome)
             lanes = [lane for lane in lanes if len(lane.active)]
             if not lanes:
@@ -155,10 +155,11 @@ def _best(evaluation: Evaluation) -> Tensor:
     return evaluation.latent[torch.arange(len(fitness), device=fitness.device), fitness.argmin(dim=1)]
 
 
-def _joined(done: list[tuple[Tensor, Evaluation]], seeds: Seeds) -> tuple[Evaluation, Seeds]:
+def _joined(done: list[tuple[Tensor, Seeds, Evaluation]], seeds: Seeds) -> tuple[Evaluation, Seeds]:
     """One step of all lanes: evaluations of the seeds that took part, and these seeds, as they stand in the block."""
     if len(done) == 1:
-        return done[0][1], seeds.take(done[0][0])
-    active = torch.cat([part for part, _ in done])
+        _, own, evaluation = done[0]
+        return evaluation, own
+    active = torch.cat([part for part, *_ in done])
     order = active.argsort()
-    return Evaluation.join([evaluation for _, evaluation in done]).take(order), seeds.take(active[order])
+    return Evaluation.join([evaluation for *_, evaluation in done]).take(order), seeds.take(active[order])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -39,15 +40,20 @@ class Round:
     def send(self, n: int) -> list[Tensor]:
         """The next ``n``: latent, label, target and origin."""
         start, self.sent = self.sent, self.sent + n
-        rows = torch.arange(start, self.sent, device=self.latent.device) if self.rows is None else self.rows[start:][:n]
-        return [self.latent.flatten(0, 1)[rows], *(t[rows // self.latent.shape[1]] for t in self.carried)]
+        latent, part = self.latent.flatten(0, 1), slice(start, self.sent)
+        if self.rows is None:
+            z, rows = latent[part], torch.arange(start, self.sent, device=latent.device)
+        else:
+            z, rows = latent[self.rows[part]], self.rows[part]
+        seed = rows // self.latent.shape[1]
+        return [z, *(t[seed] for t in self.carried)]
 
     def evaluation(self, needs_grad: bool, classes: int) -> Evaluation:
         """What the networks said of all, when all have been answered."""
         z = self.latent
         s, p = z.shape[:2]
         if self.answers:
-            answers = [torch.cat(column) for column in zip(*self.answers, strict=True)]
+            answers = _joined(self.answers)
         else:  # nobody was worth a look
             answers = [z.new_empty(0, classes), z.new_empty(0), z.new_empty(0, dtype=torch.bool), z.flatten(0, 1)[:0]]
         asked = None
@@ -96,7 +102,7 @@ class Stream:
             room -= n
             if not first.left:
                 self._waiting.popleft()
-        columns = [torch.cat(parts) for parts in zip(*(piece for *_, piece in taken), strict=True)]
+        columns = _joined([piece for *_, piece in taken])
         answers, start = self.evaluator.score_chunk(self.needs_grad, *columns), 0
         for owner, n, _ in taken:
             owner.answers.append(tuple(t[start : start + n] for t in answers))
@@ -107,6 +113,11 @@ def carried(seeds: Seeds) -> tuple[Tensor, Tensor, Tensor]:
     """Label, target and origin of each seed, as candidates carry them."""
     target = torch.full_like(seeds.label, -1) if seeds.target is None else seeds.target
     return seeds.label, target, seeds.latent
+
+
+def _joined(pieces: Sequence[Sequence[Tensor]]) -> Sequence[Tensor]:
+    """Pieces of the same columns one below the other."""
+    return pieces[0] if len(pieces) == 1 else [torch.cat(column) for column in zip(*pieces, strict=True)]
 
 
 def _spread(where: Tensor, n: int, values: Tensor, elsewhere: float) -> Tensor:
