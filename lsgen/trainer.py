@@ -13,6 +13,7 @@ from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint, ProgressBar
 from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.strategies import DDPStrategy
 
+from lsgen.epochs import EpochLines
 from lsgen.errors import InputError
 from lsgen.loggers import log_figure, sinks
 from lsgen.memory import keep_freed_memory
@@ -51,7 +52,7 @@ class Trainer(pl.Trainer):
             ]
         if kwargs.get("logger") in (None, True):
             kwargs["logger"] = CSVLogger(save_dir=root, name="logs")
-        super().__init__(**{**kwargs, "callbacks": [*callbacks, RunInfo()]})
+        super().__init__(**{**kwargs, "callbacks": [*callbacks, RunInfo(), EpochLines()]})
 
     @functools.wraps(pl.Trainer.fit)
     def fit(self, model: LightningModule, *args: Any, **kwargs: Any) -> None:  # type: ignore[override]

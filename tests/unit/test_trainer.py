@@ -1,13 +1,16 @@
 import inspect
+import re
 import warnings
 from datetime import timedelta
 
 import lightning.pytorch as pl
 import pytest
+import rich
 import torch
 from lightning.pytorch import LightningModule
 from lightning.pytorch.callbacks import RichProgressBar, TQDMProgressBar
 from lightning.pytorch.strategies import DDPStrategy
+from rich.console import Console
 from torch.utils.data import DataLoader, TensorDataset
 
 import lsgen.trainer
@@ -43,6 +46,20 @@ def test_last_is_the_last_epoch_also_when_the_best_came_earlier(tmp_path):
     epochs = {n: torch.load(tmp_path / f"{n}.ckpt", weights_only=True)["epoch"] for n in ("best", "last")}
     assert epochs == {"best": 0, "last": 3}
     assert sorted(p.name for p in tmp_path.glob("*.ckpt")) == ["best.ckpt", "last.ckpt"]
+
+
+def test_a_training_whose_output_goes_to_a_file_writes_a_line_an_epoch(tmp_path, monkeypatch, capsys):
+    data, seen = DataLoader(dataset=TensorDataset(torch.zeros(4, 1))), {}
+    for terminal in (False, True):
+        monkeypatch.setattr(rich, "get_console", lambda seen=terminal: Console(force_terminal=seen))
+        quiet = {"logger": False, "enable_model_summary": False, "enable_checkpointing": False}
+        Trainer(default_root_dir=tmp_path, max_epochs=2, **quiet).fit(Worsening(), data, data)
+        seen[terminal] = [line for line in capsys.readouterr().out.splitlines() if line.startswith("epoch ")]
+    assert [re.sub(r", \d+ s", "", line) for line in seen[False]] == [
+        "epoch 1 of 2: val/loss 0",
+        "epoch 2 of 2: val/loss 1",
+    ]
+    assert seen[True] == []
 
 
 @pytest.mark.parametrize("name", ["fit", "validate", "test"])
