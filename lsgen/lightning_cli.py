@@ -25,6 +25,7 @@ import lsgen.search
 import lsgen.surprise
 import lsgen.suts
 from lsgen import checkpoints
+from lsgen.arguments import check_values, spell_nulls
 from lsgen.errors import InputError
 from lsgen.messages import chain
 from lsgen.report.tables import not_counted, print_suites
@@ -80,7 +81,10 @@ class LsgenCLI(LightningCLI):
 
     def __init__(self, args: list[str] | None = None) -> None:
         quieten()
-        _check_files(sys.argv[1:] if args is None else args)
+        given = sys.argv[1:] if args is None else args
+        _check_files(given)
+        if (spelt := spell_nulls(given)) != given:
+            args = spelt
         quiet: dict[str, Any] = {"exit_on_error": False}
         usage = "lsgen {} --config FILE [--KEY VALUE ...]"
         commands = {
@@ -127,6 +131,10 @@ class LsgenCLI(LightningCLI):
         path = self.config[self.config.subcommand].get("ckpt_path")
         if path not in (None, "best", "last", "hpc"):
             checkpoints.read(path)
+
+    def before_instantiate_classes(self) -> None:
+        """Refuses values that would end in a traceback."""
+        check_values(self.config[self.subcommand].as_dict())
 
     def after_instantiate_classes(self) -> None:
         """Refuses what cannot be trained or measured, and readies a model for training."""
@@ -187,7 +195,7 @@ def _refusal(error: Exception) -> InputError:
     said = [cause for cause in chain(error) if isinstance(cause, InputError)]
     if said:
         return said[-1]
-    inner = re.search(r"Errors:\n\s*- (.*)", str(error))
+    inner = re.search(r"Errors:\n\s*- (.*(?<=:)\n.*|.*)", str(error))  # a line that ends in a colon goes on in the next
     return InputError(" ".join((inner[1] if inner else str(error)).split())[:300])
 
 

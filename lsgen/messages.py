@@ -8,6 +8,7 @@ import re
 from argparse import ArgumentError
 from importlib import import_module
 
+from lsgen.arguments import resolve
 from lsgen.errors import Diverged, InputError
 
 UNION = "Does not validate against any of the Union subtypes"
@@ -31,6 +32,8 @@ def explain(error: BaseException) -> tuple[int, str | None]:
         return 2, " ".join(str(error).split())
     if isinstance(error, RuntimeError) and "loading state_dict" in str(error):
         return 2, "the checkpoint does not fit the model: " + " ".join(str(error).split())[:300]
+    if isinstance(error, MemoryError) or re.search("can't allocate memory|out of memory", str(error)):
+        return 1, "there is not enough memory: smaller numbers (block_size, eval_batch_size, population, …) need less"
     if isinstance(error, OSError) and error.strerror:
         wrong_place = (PermissionError, NotADirectoryError, IsADirectoryError, FileExistsError)
         sentence = error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
@@ -54,10 +57,17 @@ def of_parser(text: str) -> str:
     if match := re.search(
         r"(?:Expected a dot import path string: |Undefined name |[Ii]mport path )['\"]?([\w.]+)", text
     ):
-        name, known = match[1], _class_names()
-        if name in known:
+        name, kinds = match[1], _classes()
+        if name in kinds:
             return f"{keys}: {name} is not of the kind that this setting takes"
-        return f"{keys}: there is no class {name!r}{_nearest(name, known)}"
+        return f"{keys}: there is no class {name!r}{_nearest(name, list(kinds))}"
+    if match := re.search(
+        r"instantiatable class, but.*abstract.*?Given value: (?:NestedArg.*val=')?([\w.]+)", text, re.S
+    ):
+        name, kinds = match[1].rpartition(".")[2], _classes()
+        concrete = [n for n, kind in kinds.items() if name in kinds and issubclass(kind, kinds[name])]
+        usable = ", ".join(n for n in concrete if not inspect.isabstract(kinds[n]))
+        return f"{keys}: {name} is only what several have in common" + (f": take one of {usable}" if usable else "")
     if match := re.search(r"Expected an? (.+?)\. Got value: (.*)", text):
         return f"{keys}: expected {_type_name(match[1])}, got {match[2]!r}"
     if match := re.search(r"does not accept option ['\"]([\w.]+)['\"]", text):
@@ -100,7 +110,8 @@ def _meant(argument: str) -> str:
     """What somebody may have meant by an argument that there is not."""
     if argument.endswith((".yaml", ".yml")):
         return f": a configuration is given as --config {argument}"
-    return _nearest(argument.split("=")[0].split(".")[0], FLAGS) if argument.startswith("--") else ""
+    flag = argument.split("=")[0].split(".")[0]
+    return _nearest(flag, FLAGS) if flag.startswith("--") and flag not in FLAGS else ""
 
 
 def _nearest(name: str, known: list[str]) -> str:
@@ -112,16 +123,15 @@ def _nearest(name: str, known: list[str]) -> str:
 
 
 def _parameters(class_path: str) -> list[str]:
-    module, _, name = class_path.rpartition(".")
-    return [p for p in inspect.signature(getattr(import_module(module), name)).parameters if p != "kwargs"]
+    return [p for p in inspect.signature(resolve(class_path)).parameters if p != "kwargs"]
 
 
-def _class_names() -> list[str]:
-    """Short names that a configuration may use."""
-    names: list[str] = []
+def _classes() -> dict[str, type]:
+    """Classes that a configuration may name in short."""
+    found: dict[str, type] = {}
     for package in ("data", "generators", "objectives", "search", "surprise", "suts"):
-        names += [n for n, v in vars(import_module(f"lsgen.{package}")).items() if inspect.isclass(v)]
-    return names
+        found |= {n: v for n, v in vars(import_module(f"lsgen.{package}")).items() if inspect.isclass(v)}
+    return found
 
 
 def chain(error: BaseException | None) -> list[BaseException]:

@@ -70,9 +70,11 @@ class Criterion(Part, ABC):
 
     Attributes:
         lead: By how much some class must lead, in probability.
+        holds_at_seeds: Whether every seed satisfies it as it is.
     """
 
     lead: float = 0.0
+    holds_at_seeds: bool = False
 
     @abstractmethod
     def __call__(self, candidates: Candidates) -> Tensor:
@@ -96,6 +98,7 @@ class Both(Criterion):
         self.needs_features = first.needs_features or second.needs_features
         self.others = first.others + second.others
         self.lead = max(first.lead, second.lead)
+        self.holds_at_seeds = first.holds_at_seeds and second.holds_at_seeds
 
     def check(self, sut: SUT) -> None:
         """Checks both."""
@@ -246,6 +249,8 @@ class Within(Criterion):
         radius: Largest distance, ε.
         norm: ``l1``, ``l2`` or ``linf``.
     """
+
+    holds_at_seeds = True
 
     def __init__(self, *, radius: float, norm: Literal["l1", "l2", "linf"] = "l2") -> None:
         if not radius >= 0:

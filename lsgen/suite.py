@@ -243,6 +243,18 @@ class Suite:
                 f"cannot write to {self.path} ({os.strerror(error.errno)}): choose another --out"
             ) from error
 
+    def discard(self) -> None:
+        """Removes a suite in which there is nothing; one with a block is left as it is."""
+        folders = [self.path / "parts", self.path / "arrays"]
+        if any(file for folder in folders for file in folder.iterdir()):
+            return
+        for name in ("manifest.json", "config.yaml", LOCK):
+            (self.path / name).unlink(missing_ok=True)
+        for folder in folders:
+            folder.rmdir()
+        if not any(self.path.iterdir()):
+            self.path.rmdir()
+
     def update_manifest(self, **changes: Any) -> None:
         """Changes entries of the manifest."""
         self._write_json("manifest.json", {**self.manifest, **changes})

@@ -43,14 +43,15 @@ class Trainer(pl.Trainer):
         kwargs["default_root_dir"] = root
         callbacks = kwargs.get("callbacks") or []
         callbacks = list(callbacks) if isinstance(callbacks, list) else [callbacks]
-        wanted = kwargs.get("enable_checkpointing") is not False and not kwargs.get("fast_dev_run")
+        bare = kwargs.get("barebones")  # Lightning refuses loggers and checkpoints then
+        wanted = kwargs.get("enable_checkpointing") is not False and not kwargs.get("fast_dev_run") and not bare
         if wanted and not any(isinstance(c, Checkpoint) for c in callbacks):
             # two, because save_last=True writes only when the best improves, and resuming would lose epochs
             callbacks += [
                 ModelCheckpoint(dirpath=root, filename="best", monitor="val/loss", enable_version_counter=False),
                 ModelCheckpoint(dirpath=root, filename="last", enable_version_counter=False),
             ]
-        if kwargs.get("logger") in (None, True):
+        if kwargs.get("logger") in (None, True) and not bare:
             kwargs["logger"] = CSVLogger(save_dir=root, name="logs")
         super().__init__(**{**kwargs, "callbacks": [*callbacks, RunInfo(), EpochLines()]})
 
@@ -97,6 +98,9 @@ class Trainer(pl.Trainer):
         self.callbacks = [*others, writer, logging, SuiteFigures(logging), Preflight(writer), *bar]
         try:
             self.predict(model, datamodule=datamodule, return_predictions=False)
+        except Exception:
+            writer.discard(alone=self.world_size == 1)
+            raise
         finally:
             self.callbacks = own
             writer.close()

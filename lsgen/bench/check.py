@@ -227,7 +227,7 @@ def reason_of(error: BaseException) -> str:
 
 def most_queries(task: SearchTask) -> int | None:
     """Images that the SUT may see; None where the method decides by itself."""
-    return None if task.asks_by_itself else len(task.plan) * task.most_queries
+    return None if task.searcher.asks_by_itself else len(task.plan) * task.most_queries
 
 
 def most_passes(task: SearchTask) -> int:

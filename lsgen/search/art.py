@@ -88,12 +88,14 @@ class ArtAttack(RandomSampling):
         """Attacks all seeds of a block at once."""
         asked = _Counting(evaluator)
         own = {"targeted": seeds.target is not None} if "targeted" in self._parameters else {}  # some aim by default
-        goal = seeds.label if seeds.target is None else seeds.target
+        goal = (seeds.label if seeds.target is None else seeds.target).cpu().numpy()
+        if self.attack == "TargetedUniversalPerturbation":  # the only one that does not take numbers of classes
+            goal = np.eye(evaluator.sut.num_classes, dtype=np.float32)[goal]
         with torch.enable_grad(), _seeded(int(rng.uniform()[0].item() * 2**31)):
             attack = self._build(_estimator(asked, evaluator), self.settings | own)
             with self._explained("ends with an error"):
-                found = attack.generate(x=seeds.latent.cpu().numpy(), y=goal.cpu().numpy())
-        latent = torch.from_numpy(np.asarray(found, dtype=np.float32)).to(seeds.latent)
+                found = attack.generate(x=seeds.latent.cpu().numpy(), y=goal)
+                latent = torch.from_numpy(np.asarray(found, dtype=np.float32)).to(seeds.latent)
         return Solution(latent, _shares(asked.forward_images, seeds.label), _shares(asked.backward_images, seeds.label))
 
     def _build(self, estimator: Any, settings: dict[str, Any]) -> Any:
@@ -105,8 +107,11 @@ class ArtAttack(RandomSampling):
         """Turns errors of the toolbox, which says by them what an attack cannot do, into a sentence."""
         try:
             yield
-        except (ValueError, TypeError, NotImplementedError, ImportError) as error:
-            raise InputError(f"{self.attack} {what}: {' '.join(str(error).split())[:200]}") from error
+        except (InputError, MemoryError, torch.OutOfMemoryError):
+            raise
+        except Exception as error:  # attacks trip in many ways over what they were not made for
+            said = " ".join(str(error).split())[:200] or type(error).__name__
+            raise InputError(f"{self.attack} {what}: {said}") from error
 
 
 def _attack_class(name: str) -> Any:

@@ -150,6 +150,11 @@ class Searcher(ABC):
     box: tuple[float, float] | None = None
     revision: ClassVar[int] = 0
 
+    @property
+    def asks_by_itself(self) -> bool:
+        """Whether it is another package's, which nobody can hold to a budget; see :meth:`solve`."""
+        return type(self).solve is not Searcher.solve
+
     def objective(self, *, targeted: bool) -> Objective:
         """What it minimises unless told otherwise."""
         return CrossEntropy(targeted=targeted)

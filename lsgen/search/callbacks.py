@@ -117,7 +117,7 @@ class SearchProgress(TQDMProgressBar, SearchCallback):
     def on_search_step_end(self, trainer: Trainer, task: SearchTask, info: StepInfo) -> None:
         """Shows seeds that are still searched, read wrongly and successful by now, and this step's best fitness."""
         if self.is_enabled and time.monotonic() > self._drawn + BLINK:  # looking at numbers makes a GPU wait
-            hits, best = info.succeeded, float(info.evaluation.fitness.amin())
+            hits, best = info.succeeded, float(info.evaluation.fitness.nan_to_num(nan=math.inf).amin())
             more = {"active": str(len(info.seeds.label)), "misread": f"{int(info.misread.sum())}/{len(hits)}"}
             more["hits"] = f"{int(hits.sum())}/{len(hits)}"
             more["best"] = f"{best:.3g}" if math.isfinite(best) else "none"
@@ -213,7 +213,7 @@ def _look_at_seeds(task: SearchTask, n: int) -> str:
 def _estimate(task: SearchTask, judged: float, processes: int) -> str:
     """Queries and time at the speed of now, ``judged`` seconds for an image; early stops make it less."""
     assert task.chunk is not None
-    if task.asks_by_itself:
+    if task.searcher.asks_by_itself:
         return "as many SUT queries as the method asks by itself"
     seeds, stepped = min(len(task.pending) * task.block_size, len(task.plan)), 0.0
     if task.rounds:
@@ -248,6 +248,7 @@ class SuiteWriter(SearchCallback):
     def __init__(self, out: str | Path | None, name: str | None = None, config: str | None = None) -> None:
         self.out, self.name, self.config = out, name, config
         self._lock: int | None = None
+        self._new = False  # whether the folder was made for this search
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Opens the suite and finds out which blocks are still to do."""
@@ -266,6 +267,7 @@ class SuiteWriter(SearchCallback):
         """Blocks to do, batch size of an earlier start, and why the folder cannot be used, if so."""
         try:
             _check_answers(task)
+            self._new = not (self.suite.path / "manifest.json").exists()
             self._lock = self.suite.open(_manifest(task, identity), self.config or _yaml(search_config(task)))
         except InputError as error:
             return [], None, str(error)
@@ -275,6 +277,17 @@ class SuiteWriter(SearchCallback):
             rank_zero_warn(f"{self.suite.path} was begun in precision {before} and goes on in {now}: its blocks differ")
         print(_what_was_found(self.suite, len(done), task.num_blocks))
         return pending, self.suite.manifest.get("eval_batch_size"), None
+
+    def discard(self, *, alone: bool) -> None:
+        """Takes a new folder away again where the search ended with an error before anything was found.
+
+        Otherwise the search that puts the error right would be another one, and refused there.
+
+        Args:
+            alone: Whether no other process may be writing to it.
+        """
+        if alone and self._new and self._lock is not None:
+            self.suite.discard()
 
     def close(self) -> None:
         """Lets go of the folder."""

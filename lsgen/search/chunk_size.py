@@ -30,7 +30,7 @@ TRIED = 40  # passes that are gone through to learn how full they are
 
 def is_chunk_size(n: int) -> bool:
     """Whether rows of a chunk of ``n`` do not depend on where in it they are."""
-    return n in SMALLER or (isinstance(n, int) and n > 0 and n % MULTIPLE == 0)  # null, in a file, is none
+    return n in SMALLER or (n > 0 and n % MULTIPLE == 0)
 
 
 def fastest(evaluator: Evaluator, needs_grad: bool, candidates: int = SIZES[-1], steady: bool = True) -> int:

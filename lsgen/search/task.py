@@ -27,6 +27,7 @@ from lsgen.objectives import Criterion, Objective
 from lsgen.search.base import Searcher, SeedRandom
 from lsgen.search.callbacks import SearchCallback, StepInfo
 from lsgen.search.cases import Cases, Outcome, tabulate
+from lsgen.search.check import check_fit
 from lsgen.search.chunk_size import MULTIPLE, SMALLER, fastest, is_chunk_size
 from lsgen.search.evaluator import Evaluator, Judged, use_channels_last
 from lsgen.search.loop import Loop
@@ -88,7 +89,7 @@ class SearchTask(LightningModule):
         max_failures: int | None = None,
     ) -> None:
         super().__init__()
-        if block_size is None or block_size < 1:  # null in a file
+        if block_size < 1:
             raise InputError(f"block_size must be at least 1, got {block_size}")
         if eval_batch_size != "auto" and not is_chunk_size(eval_batch_size):
             smaller = ", ".join(map(str, SMALLER))
@@ -115,7 +116,7 @@ class SearchTask(LightningModule):
         self.block_size, self.eval_batch_size = block_size, eval_batch_size
         self.max_queries, self.max_seconds, self.max_failures = max_queries, max_seconds, max_failures
         check_fit(searcher, self.objective, self.criterion, sut, seeds)
-        if max_queries is not None and self.asks_by_itself:
+        if max_queries is not None and searcher.asks_by_itself:
             raise InputError(
                 f"{type(searcher).__name__} asks the SUT by itself, so max_queries cannot hold it: set its own limits "
                 f"instead"
@@ -150,11 +151,6 @@ class SearchTask(LightningModule):
             )
 
     # --- what a seed costs ---------------------------------------------------------------------------------------
-
-    @property
-    def asks_by_itself(self) -> bool:
-        """Whether the searcher is another package's, which nobody can hold to a budget."""
-        return type(self.searcher).solve is not Searcher.solve
 
     def passes(self, *, score: bool) -> int:
         """SUT forward passes that one candidate costs."""
@@ -300,7 +296,7 @@ class SearchTask(LightningModule):
     def fastest_chunk(self, seeds: int) -> int:
         """The batch size for rounds of so many seeds; the smallest where nobody knows what will be asked at once."""
         searcher = self.searcher
-        if self.asks_by_itself:
+        if searcher.asks_by_itself:
             return MULTIPLE
         steady = not searcher.stops_at_success and type(searcher).bar is Searcher.bar
         return fastest(self.evaluator, searcher.needs_grad, seeds * searcher.candidates, steady)
@@ -429,41 +425,3 @@ def _suts_in(part: object) -> dict[str, SUT]:
         elif isinstance(value, (Objective, Criterion)):
             found |= {f"{type(part).__name__}.{name}.{k}": sut for k, sut in _suts_in(value).items()}
     return found
-
-
-def check_fit(searcher: Searcher, objective: Objective, criterion: Criterion, sut: SUT, seeds: SeedSource) -> None:
-    """Refuses parts that cannot work together, before anything runs.
-
-    Raises:
-        InputError: They cannot.
-    """
-    name, goals = type(searcher).__name__, (objective, criterion)
-    searcher.check(targeted=seeds.targeted)
-    for goal in goals:
-        goal.check(sut)
-    if searcher.needs_grad and not sut.differentiable:
-        raise InputError(f"{name} follows gradients, and the SUT is a black box (differentiable: false)")
-    if searcher.needs_grad and not objective.differentiable:
-        raise InputError(f"{name} follows gradients, and {type(objective).__name__} has none to follow")
-    aiming = [type(goal).__name__ for goal in goals if goal.needs_target]
-    if aiming and not seeds.targeted:
-        raise InputError(f"{aiming[0]} aims at a class, and the seeds have no target: set seeds.target")
-    if seeds.targeted and not aiming:
-        raise InputError(
-            "the seeds have targets, and neither objective nor criterion aims at them: leave seeds.target out, or set "
-            "targeted: true where an objective or criterion has it"
-        )
-    if seeds.targeted and searcher.minimises and not objective.needs_target:
-        raise InputError(
-            f"{name} would minimise {type(objective).__name__}, which does not aim at the seeds' targets: set an "
-            f"objective that does (targeted: true where it has that), or leave seeds.target out"
-        )
-    if objective.at_the_edge and criterion.lead > 0:
-        raise InputError(
-            f"{type(objective).__name__} is lowest at the decision boundary, where no class leads by "
-            f"{criterion.lead:g}: minimise LogitMargin, or leave the margin out of the criterion"
-        )
-    if searcher.needs_other and not seeds.paired:
-        raise InputError(f"{name} mixes images, and {type(seeds).__name__} gives single ones: use PairSeeds")
-    if seeds.paired and not searcher.needs_other:
-        raise InputError(f"{type(seeds).__name__} gives pairs of images, and {name} takes single ones: use DataSeeds")

@@ -6,6 +6,7 @@ import os
 import numpy as np
 import pytest
 import torch
+import yaml
 
 import lsgen
 import lsgen.suite
@@ -66,8 +67,24 @@ BAD = {
     "no kind of target": (["!search", "--model.seeds.target=x"], ["seeds.target: expected int or 'each' or null"]),
     "precision": (["!search", "--trainer.precision=foo"], ["trainer.precision: expected", "'bf16-mixed'", "got 'foo'"]),
     "no class": (["search", "--config={tmp}/three.yaml"], ["model: expected a class_path with its init_args", "'3'"]),
-    "null": (["@search", "--model.block_size=null"], ["block_size must be at least 1, got None"]),
-    "null batch size": (["@search", "--model.eval_batch_size=null"], ["eval_batch_size must be 1, 4"]),
+    "null": (["@search", "--model.block_size=null"], ["model.block_size: expected int, got null"]),
+    "null batch size": (
+        ["@search", "--model.eval_batch_size=null"], ["model.eval_batch_size: expected int or 'auto', got null"],
+    ),
+    "nested null": (["@search", "--model.searcher.steps=null"], ["model.searcher.steps: expected int, got null"]),
+    "null of a kind": (["@search", "--model.seeds.per_class", "~"], ["model.seeds.per_class: expected int, got null"]),
+    "null in a table": (["@search", "--model.searcher.settings.x=null"], ["settings.x", "in a configuration file"]),
+    "huge number": (["@search", "--model.searcher.radius=1e39"], ["model.searcher.radius", "1e+39", "32 bits"]),
+    "huge count": (["@search", "--model.searcher.steps=10000000000000000000"], ["model.searcher.steps", "too large"]),
+    "abstract class": (["@search", "--model.searcher=Searcher"], ["model.searcher: Searcher is only", "LatentPGD"]),
+    "abstract class of a setting": (["@search", "--model.objective=Objective"], ["Objective is only", "LogitMargin"]),
+    "criterion that always holds": (
+        ["@search", "--model.criterion=Within", "--model.criterion.radius=1"], ["Within holds for every seed", "Both"],
+    ),
+    "nobody aims": (
+        ["@search", "--model.searcher=RandomSampling", "--model.seeds.target=each", "--model.criterion=Misclassified"],
+        ["the seeds have targets", "leave seeds.target out"],
+    ),
     "broken configuration": (["search", "--config={tmp}/broken.yaml"], ["broken.yaml is no YAML"]),
     "binary configuration": (["search", "--config", "{tmp}/foreign.ckpt"], ["foreign.ckpt is no YAML"]),
     "empty configuration": (["fit", "--config={tmp}/empty.yaml"], ["empty.yaml holds no settings"]),
@@ -173,6 +190,32 @@ def test_wrong_input_ends_with_2_and_a_sentence(args, words, places, search_args
     for word in words:
         assert word in said
     assert not os.path.exists("pwned")
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["--model.seeds.target=null"],
+        ["--model.seeds.init_args.target", "~"],
+        ["--model.seeds.target=3", "--model.seeds.per_class=7", "--model.seeds.target=null"],
+    ],
+)
+def test_a_setting_can_be_nulled_however_deep_it_is(args, capsys):
+    escape = f"{ROOT}/configs/mnist5k/search/escape.yaml"
+    assert main(["search", f"--config={escape}", *args, "--print_config"]) == 0
+    seeds = yaml.safe_load(capsys.readouterr().out)["model"]["init_args"]["seeds"]["init_args"]
+    assert seeds["target"] is None
+    assert seeds["per_class"] == (7 if len(args) == 3 else 1)  # the others stay
+
+
+def test_a_search_that_ends_before_its_first_block_leaves_no_folder(search_args, tmp_path, capsys):
+    surprise = ["--model.searcher=HillClimb", "--model.searcher.step=1", "--model.objective=SurpriseDistance"]
+    surprise += ["--model.objective.surprise=LSA", "--model.objective.target=1", "--model.objective.images=200"]
+    out = f"--out={tmp_path}/s"
+    assert main(search_args(out, *surprise, "--model.objective.surprise.min_std=1000")) == 2
+    assert "min_std" in capsys.readouterr().err
+    assert not (tmp_path / "s").exists()
+    assert main(search_args(out)) == 0  # another search may have the place
 
 
 def test_a_training_that_is_refused_does_not_describe_the_checkpoints_of_another(tmp_path, capsys):

@@ -198,6 +198,40 @@ def test_an_attack_that_always_aims_is_given_the_target(data, tmp_path):
         search(data, attack, tmp_path / "free")
 
 
+def test_the_one_attack_that_takes_no_numbers_of_classes_is_aimed_too(data, tmp_path):
+    settings = {"attacker": "fgsm", "attacker_params": {"targeted": True, "eps": 0.5}, "max_iter": 10, "eps": 1.0}
+    attack = ArtAttack(attack="TargetedUniversalPerturbation", settings=settings)
+    table = search(data, attack, tmp_path, seeds=DataSeeds(per_class=4, classes=[0, 1], target=2)).table
+    assert not (table["seed_predicted"] == 2).any()
+    assert (table["predicted"] == 2).mean() >= 0.5
+
+
+def test_an_attack_sees_the_sut_on_8_bit_images(data, tmp_path):
+    shown, sut = [], Linear(num_classes=3)
+    own = sut.logits
+    sut.logits = lambda x: shown.append(x.detach() * 255) or own(x)
+    settings = {"eps": 0.1, "eps_step": 0.013, "max_iter": 3, "verbose": False}
+    search(data, ArtAttack(attack="ProjectedGradientDescent", settings=settings), tmp_path, sut=sut)
+    assert len(shown) > 6
+    assert all(torch.allclose(x, x.round(), atol=1e-4) for x in shown)
+
+
+class Broken(Linear):
+    """Trips over whoever wants its gradient."""
+
+    def logits(self, x):
+        if torch.is_grad_enabled():
+            raise IndexError("index 7 is out of bounds")
+        return super().logits(x)
+
+
+def test_whatever_goes_wrong_in_an_attack_is_said_in_a_sentence(data, tmp_path):
+    attack = ArtAttack(attack="FastGradientMethod", settings={"eps": 0.1})
+    with pytest.raises(InputError, match="FastGradientMethod ends with an error: index 7 is out of bounds"):
+        search(data, attack, tmp_path, sut=Broken(num_classes=3))
+    assert not (tmp_path / "suite").exists()
+
+
 def test_what_an_attack_cannot_do_is_said_in_a_sentence(data, tmp_path):
     attack = ArtAttack(attack="UniversalPerturbation", settings={"attacker": "none", "verbose": False})
     with pytest.raises(InputError, match=r"UniversalPerturbation (ends with an error|does not take its settings): \w"):

@@ -1,8 +1,10 @@
 """What callbacks hand to loggers, and that looking costs little."""
 
+import math
 import re
 import subprocess
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -320,3 +322,7 @@ def test_the_bar_shows_blocks_rate_active_hits_and_best_and_does_not_look_at_eve
     step = {"active": "4", "hits": "1/5", "misread": "3/5", "best": "0", "step": "4/40"}
     assert shown[1] == (1 + 4 / 40, {"block": "2/3", "FR": "66.7%", **step})  # so that the time left is known
     assert len(shown) == 1 + 40 // 4
+    now[0] += BLINK + 1
+    some = replace(evaluation_of(seeds), fitness=torch.tensor([[2.0], [math.nan], [1.5], [3.0], [math.inf]]))
+    bar.on_search_step_end(None, task, StepInfo(40, outcome_of(seeds, succeeded, 40), some, seeds))
+    assert bar._predict_progress_bar.shown[-1][1]["best"] == "1.5"  # a seed without an answer hides no other's

@@ -274,6 +274,9 @@ def test_the_first_try_begins_at_the_seed_and_restarts_all_over_the_ball(norm, o
     lengths = tries.norm(p=order, dim=1)
     assert float(lengths.max()) <= 1 + 1e-6
     assert stats.kstest(lengths**16, "uniform").statistic < 0.025  # as volume grows
+    solid = Seeds(seeds.latent.view(2000, 1, 4, 4), seeds.label)  # a latent with axes is no other one
+    shaped = searcher.init(solid, SeedRandom(0, 0, 2000)).delta
+    assert torch.equal(shaped.flatten(2), begin)
     coordinates = stats.beta(beta, beta, loc=-1, scale=2)  # of an even spread: (dimension + 1) / 2 in a Euclidean ball
     assert max(stats.kstest(x, coordinates.cdf).statistic for x in tries.T) < 0.025
 

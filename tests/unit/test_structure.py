@@ -12,7 +12,7 @@ from tests.conftest import ROOT
 PACKAGE = ROOT / "lsgen"
 # each layer may import from those before it; one way only
 LAYERS = [
-    {"epochs", "errors", "files", "memory", "own_code", "shipped"},
+    {"arguments", "epochs", "errors", "files", "memory", "own_code", "shipped"},
     {"analysis.statistics"},  # arithmetic, apart from the rest of its folder
     {"types", "loggers"},
     {"checkpoints", "data", "metrics"},

@@ -22,6 +22,7 @@ from lsgen.objectives import (
     ConfidentTarget,
     Criterion,
     CrossEntropy,
+    DifferentialDistance,
     Disagree,
     IsTarget,
     LatentDistance,
@@ -240,6 +241,23 @@ def test_pairs_are_every_original_with_others_of_every_other_class(data, tmp_pat
     blocks = table.assign(block=table["id"] // 10).groupby(["block", "seed_id"]).ngroups
     assert suite.summary["queries"] == len(table) + blocks
     assert suite.summary["label_diversity"] is None or suite.summary["label_diversity"] <= CLASSES - 1
+
+
+class Told(Pixels):
+    """Its latents depend on the label that it is told."""
+
+    def encode(self, x, y):
+        return x.flatten(1) + 10.0 * y[:, None]
+
+
+def test_each_image_of_a_pair_is_encoded_with_its_own_label(data):
+    parts = {"searcher": Interpolation(), "seeds": PairSeeds(per_class=2, others_per_class=1)}
+    task = SearchTask(generator=Told(num_classes=CLASSES), sut=Linear(num_classes=CLASSES), **parts)
+    plan = task.seeds.plan(data)
+    block = task.seeds.block(0, torch.arange(len(plan)), plan, data)
+    seeds = task.start(block, SeedRandom(0, 0, len(plan)))
+    assert torch.equal((seeds.latent / 10).floor()[:, 0].long(), plan.label)
+    assert torch.equal((seeds.other / 10).floor()[:, 0].long(), plan.other_label)
 
 
 @pytest.mark.parametrize("kind", [DataSeeds, partial(PairSeeds, others_per_class=2)])
@@ -714,6 +732,26 @@ def test_compiled_networks_search_as_they_do_without(searcher, data, tmp_path):
             {"searcher": BoundaryGA(), "criterion": Misclassified() & Confident(margin=0.4)},
             "LatentDistance is lowest at the decision boundary, where no class leads by 0.4",
         ),
+        ({"searcher": LatentPGD(), "criterion": Within(radius=1.0)}, "Within holds for every seed as it is"),
+        (
+            {"searcher": LatentPGD(), "criterion": Within(radius=1.0) & Within(radius=2.0, norm="linf")},
+            "Both holds for every seed",
+        ),
+        (
+            {"searcher": RandomSampling(), "seeds": DataSeeds(target="each"), "criterion": Misclassified()},
+            "the seeds have targets, and neither objective nor criterion aims at them",
+        ),
+        (
+            {"searcher": LatentPGD(), "objective": DifferentialDistance(other=Linear(num_classes=CLASSES, seed=1))},
+            "follows gradients, and DifferentialDistance has none",
+        ),
+        (
+            {
+                "searcher": lambda: Differential(other=Linear(num_classes=CLASSES, seed=1)),
+                "criterion": Confident(margin=0.5),
+            },
+            "DifferentialDistance is lowest at the decision boundary",
+        ),
         ({"searcher": Interpolation()}, "use PairSeeds"),
         ({"searcher": RandomSampling(), "seeds": PairSeeds()}, "use DataSeeds"),
         ({"searcher": MarginGA(), "max_failures": 0}, "max_failures"),
@@ -729,6 +767,14 @@ def test_parts_that_cannot_work_together_are_refused_at_once(parts, says):
     usual = {"generator": Pixels(num_classes=CLASSES), "sut": Linear(num_classes=CLASSES), "seeds": DataSeeds()}
     with pytest.raises(InputError, match=says):
         SearchTask(**{k: v() if isfunction(v) else v for k, v in (usual | parts).items()})
+
+
+@pytest.mark.parametrize("make", SEARCHERS.values(), ids=SEARCHERS)
+def test_what_a_searcher_minimises_by_default_aims_where_its_seeds_have_targets(make):
+    searcher = make()
+    aims = searcher.objective(targeted=True).needs_target
+    assert aims or isinstance(searcher, (Differential, HillClimb))  # whose objectives know no classes to aim at
+    assert not searcher.objective(targeted=False).needs_target
 
 
 def test_confident_tests_without_a_target_are_found_by_the_margin(data, tmp_path):
@@ -817,7 +863,7 @@ def test_as_published_judges_diffusion_seeds_at_their_guidance_and_the_populatio
 
 def test_random_seeds_are_spread_as_they_are_said_to_be(data):
     generator, rng = Pixels(side=8, num_classes=CLASSES), SeedRandom(0, 0, 900)
-    for distribution, spread in (("uniform", 2 / math.sqrt(12)), ("normal", 1.0)):
+    for distribution, spread in (("uniform", 2 / math.sqrt(12)), ("normal", 1.0), ("prior", 1.0)):
         source = PriorSeeds(per_class=300, distribution=distribution, scale=0.5)
         block = source.block(0, torch.arange(900), source.plan(data), data)
         z = source.latents(block, generator, lambda *_: None, rng)
@@ -897,10 +943,17 @@ def test_it_is_said_when_a_time_limit_cannot_act(data, tmp_path):
     assert suite.finished
 
 
+class Always(Criterion):
+    """Is content with anything."""
+
+    def __call__(self, candidates):
+        return torch.ones_like(candidates.label, dtype=torch.bool)
+
+
 def test_it_is_said_when_nothing_is_left_to_search(data, tmp_path):
     parts = {"searcher": MarginGA(), "seeds": DataSeeds(per_class=2), "folder": tmp_path}
-    with pytest.warns(UserWarning, match=r"Within, the criterion, holds for all of the first 6 seeds"):
-        suite, _ = search(data, **parts, criterion=Within(radius=1.0))
+    with pytest.warns(UserWarning, match=r"Always, the criterion, holds for all of the first 6 seeds"):
+        suite, _ = search(data, **parts, criterion=Always())
     assert suite.summary["n_cases"] == 0
     assert suite.summary["failure_rate"] is None
 
