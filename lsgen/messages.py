@@ -33,7 +33,8 @@ def explain(error: BaseException) -> tuple[int, str | None]:
     if isinstance(error, RuntimeError) and "loading state_dict" in str(error):
         return 2, "the checkpoint does not fit the model: " + " ".join(str(error).split())[:300]
     if isinstance(error, MemoryError) or re.search("can't allocate memory|out of memory", str(error)):
-        return 1, "there is not enough memory: smaller numbers (block_size, eval_batch_size, population, …) need less"
+        smaller = "a smaller data.batch_size or, in a search, block_size, eval_batch_size or population needs less"
+        return 1, f"there is not enough memory: {smaller}"
     if isinstance(error, OSError) and error.strerror:
         wrong_place = (PermissionError, NotADirectoryError, IsADirectoryError, FileExistsError)
         sentence = error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
