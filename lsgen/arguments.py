@@ -8,7 +8,7 @@ import math
 import re
 from collections.abc import Iterator
 from importlib import import_module
-from typing import Any
+from typing import Any, get_args
 
 from lsgen.errors import InputError
 
@@ -42,7 +42,7 @@ def spell_nulls(args: list[str]) -> list[str]:
 
 def _null(key: str) -> str:
     top, part, *inner = (name for name in key.split(".") if name != "init_args")
-    if TABLES & set(inner[:-1]):
+    if TABLES & {part, *inner[:-1]}:
         raise InputError(f"{key}: null must be given in a configuration file here")
     content: Any = None
     for name in reversed(inner):
@@ -59,15 +59,22 @@ def check_values(settings: dict[str, Any]) -> None:
     Raises:
         InputError: There is one; names its key.
     """
-    for key, value, parameter in _values(settings, ""):
+    for key, value, owner, parameter in _values(settings, ""):
         wanted = parameter.annotation if isinstance(parameter.annotation, str) else ""
         if value is None and parameter.default is not None and not re.search(r"\b(None|Any)\b", wanted or "Any"):
-            kinds = re.sub(r"Literal\[(.*?)\]", r"\1", wanted).replace(" | ", " or ")
-            raise InputError(f"{key}: expected {kinds}, got null")
-        if isinstance(value, int) and abs(value) > LARGEST_INT:
-            raise InputError(f"{key}: {value} is too large a number")
-        if isinstance(value, float) and LARGEST_FLOAT < abs(value) < math.inf:
-            raise InputError(f"{key}: {value:g} is more than a number of 32 bits can be")
+            raise InputError(f"{key}: expected {_in_words(wanted, owner)}, got null")
+        for number in value if isinstance(value, list) else [value]:
+            if isinstance(number, int) and abs(number) > LARGEST_INT:
+                raise InputError(f"{key}: {number} is too large a number")
+            if isinstance(number, float) and LARGEST_FLOAT < abs(number) < math.inf:
+                raise InputError(f"{key}: {number:g} is more than a number of 32 bits can be")
+
+
+def _in_words(annotation: str, owner: Any) -> str:
+    """A type for people; names that the owner's module gives to a choice of words are spelt out."""
+    known = vars(import_module(owner.__module__))
+    spelt = re.sub(r"\w+", lambda name: " or ".join(map(repr, get_args(known.get(name[0])))) or name[0], annotation)
+    return re.sub(r"Literal\[(.*?)\]", r"\1", spelt).replace(" | ", " or ")
 
 
 def resolve(class_path: str) -> Any:
@@ -76,8 +83,8 @@ def resolve(class_path: str) -> Any:
     return getattr(import_module(module), name)
 
 
-def _values(content: Any, key: str) -> Iterator[tuple[str, Any, inspect.Parameter]]:
-    """Key, value and parameter of each setting of lsgen's own classes, however deep they are nested."""
+def _values(content: Any, key: str) -> Iterator[tuple[str, Any, Any, inspect.Parameter]]:
+    """Key, value, class and parameter of each setting of lsgen's own classes, however deep they are nested."""
     if isinstance(content, list):
         for i, item in enumerate(content):
             yield from _values(item, f"{key}[{i}]")
@@ -85,9 +92,10 @@ def _values(content: Any, key: str) -> Iterator[tuple[str, Any, inspect.Paramete
         return
     path = str(content.get("class_path", ""))
     settings = content.get("init_args") or {} if path else content
-    known = inspect.signature(resolve(path)).parameters if path.startswith("lsgen.") else {}
+    owner = resolve(path) if path.startswith("lsgen.") else None
+    known = inspect.signature(owner).parameters if owner else {}
     for name, value in settings.items():
         own = f"{key}.{name}".removeprefix(".")
         if name in known:
-            yield own, value, known[name]
+            yield own, value, owner, known[name]
         yield from _values(value, own)

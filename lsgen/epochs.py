@@ -23,7 +23,11 @@ class EpochLines(Callback):
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Starts the clock."""
-        self._began = time.monotonic()
+        self._began, self._validated = time.monotonic(), False
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Notes that there are new numbers; not every epoch has some."""
+        self._validated = True
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Says how far it is, how long the epoch took, validation included, and what the bar would show."""
@@ -32,6 +36,9 @@ class EpochLines(Callback):
         numbers = {k: v for k, v in trainer.progress_bar_metrics.items() if k != "v_num"}
         if "val/loss" in trainer.callback_metrics:
             numbers.setdefault("val/loss", float(trainer.callback_metrics["val/loss"]))
+        if not self._validated:
+            numbers = {k: v for k, v in numbers.items() if not k.startswith("val/")}
         of = f" of {trainer.max_epochs}" if trainer.max_epochs not in (None, -1) else ""
         shown = ", ".join(f"{name} {value:.4g}" for name, value in sorted(numbers.items()))
-        print(f"epoch {trainer.current_epoch + 1}{of}, {time.monotonic() - self._began:.0f} s: {shown}", flush=True)
+        line = f"epoch {trainer.current_epoch + 1}{of}, {time.monotonic() - self._began:.0f} s"
+        print(f"{line}: {shown}" if shown else line, flush=True)

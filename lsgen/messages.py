@@ -9,7 +9,7 @@ from argparse import ArgumentError
 from importlib import import_module
 
 from lsgen.arguments import resolve
-from lsgen.errors import Diverged, InputError
+from lsgen.errors import Diverged, InputError, out_of_memory
 
 UNION = "Does not validate against any of the Union subtypes"
 CLASS = "a class_path with its init_args"
@@ -32,9 +32,9 @@ def explain(error: BaseException) -> tuple[int, str | None]:
         return 2, " ".join(str(error).split())
     if isinstance(error, RuntimeError) and "loading state_dict" in str(error):
         return 2, "the checkpoint does not fit the model: " + " ".join(str(error).split())[:300]
-    if isinstance(error, MemoryError) or re.search("can't allocate memory|out of memory", str(error)):
-        smaller = "a smaller data.batch_size or, in a search, block_size, eval_batch_size or population needs less"
-        return 1, f"there is not enough memory: {smaller}"
+    if out_of_memory(error):
+        less = "a smaller data.batch_size or, in a search, block_size or eval_batch_size needs less"
+        return 1, f"there is not enough memory: {less}. {' '.join(str(error).split())[:200]}".rstrip()
     if isinstance(error, OSError) and error.strerror:
         wrong_place = (PermissionError, NotADirectoryError, IsADirectoryError, FileExistsError)
         sentence = error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"

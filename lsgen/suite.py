@@ -244,9 +244,9 @@ class Suite:
             ) from error
 
     def discard(self) -> None:
-        """Removes a suite in which there is nothing; one with a block is left as it is."""
+        """Removes a suite in which there is nothing; one with a block, or what was made of blocks, stays as it is."""
         folders = [self.path / "parts", self.path / "arrays"]
-        if any(file for folder in folders for file in folder.iterdir()):
+        if (self.path / "cases.parquet").exists() or any(file for folder in folders for file in folder.iterdir()):
             return
         for name in ("manifest.json", "config.yaml", LOCK):
             (self.path / name).unlink(missing_ok=True)

@@ -40,6 +40,7 @@ class Surprise(ABC):
 
     Attributes:
         by_class: Whether each predicted class has a measure of its own; otherwise there is one, at 0.
+        fitted_to: A note of those who had it fitted on what it was fitted to, so that they need not do so twice.
     """
 
     by_class: bool = True
@@ -48,6 +49,7 @@ class Surprise(ABC):
         if per_class is not None and per_class < 2:
             raise InputError(f"per_class must be at least 2, got {per_class}")
         self.per_class = per_class
+        self.fitted_to: Any = None
         self._measures: dict[int, Measure] = {}
 
     def fit(self, features: Tensor, predicted: Tensor) -> None:
@@ -56,6 +58,7 @@ class Surprise(ABC):
         Raises:
             InputError: The activations are not finite, or too few or too much alike to learn from.
         """
+        self.fitted_to = None
         if not bool(features.isfinite().all()):
             raise InputError("the SUT has NaN or infinite activations for training images: no surprise can be measured")
         classes = predicted.unique().tolist()
@@ -205,7 +208,6 @@ class SurpriseDistance(Objective):
             raise InputError("tolerance is a hundredth of target by default, and target is 0: set tolerance")
         self.surprise, self.target, self.tolerance, self.images = surprise, target, tolerance, images
         self._sut: SUT | None = None
-        self._fitted: tuple[Any, ...] | None = None  # what it was fitted to
 
     def criterion(self) -> Criterion:
         """The value is reached."""
@@ -223,16 +225,16 @@ class SurpriseDistance(Objective):
         Raises:
             InputError: They are not finite, or too few or too much alike to learn from.
         """
-        fitted = (weights_sha256(sut), describe(sut.settings()), data.fingerprint, size, str(sut.device))
+        fitted = (weights_sha256(sut), describe(sut.settings()), data.fingerprint, self.images, size, str(sut.device))
         self._sut = sut.eval()
-        if self._fitted == fitted:  # as an objective, where it is the criterion's too
+        if self.surprise.fitted_to == fitted:  # as an objective, where it is the criterion's too
             return
-        self._fitted, train = None, data["train"]
+        train = data["train"]
         images, _ = train.spread(len(train) if self.images is None else self.images)
         parts = [_activations(sut, part.to(sut.device), size) for part in images.split(size)]
         features, predicted = (torch.cat(column) for column in zip(*parts, strict=True))
         self.surprise.fit(features, predicted)
-        self._fitted = fitted
+        self.surprise.fitted_to = fitted
 
     def __call__(self, candidates: Candidates) -> Tensor:
         """N candidates -> [N].
@@ -240,7 +242,7 @@ class SurpriseDistance(Objective):
         Raises:
             InputError: It was not prepared.
         """
-        if self._fitted is None:
+        if self._sut is None or self.surprise.fitted_to is None:
             raise InputError("SurpriseDistance must be prepared with a SUT and data before it is asked")
         return candidates.answer(("surprise", id(self)), lambda: self._measured(candidates))
 

@@ -50,8 +50,8 @@ def not_counted(suite: Suite) -> Iterator[str]:
     broken, viable = (suite.table[column].to_numpy("bool") for column in ("retired", "viable"))
     if broken.any():
         yield (
-            f"{broken.sum():,} of {len(broken):,} cases are given up: the fitness or an answer of the SUT is no finite "
-            f"number there (column retired)"
+            f"{broken.sum():,} of {len(broken):,} cases are given up, because a fitness or an answer of the SUT is no "
+            f"number there: they stand as their seed (column retired)"
         )
     if (left_out := ~viable & ~broken).any():
         yield (

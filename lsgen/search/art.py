@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from lsgen.errors import InputError
+from lsgen.errors import InputError, out_of_memory
 from lsgen.generators import Generator
 from lsgen.search.base import SeedRandom, Solution
 from lsgen.search.evaluator import Evaluator
@@ -95,7 +95,9 @@ class ArtAttack(RandomSampling):
             attack = self._build(_estimator(asked, evaluator), self.settings | own)
             with self._explained("ends with an error"):
                 found = attack.generate(x=seeds.latent.cpu().numpy(), y=goal)
-                latent = torch.from_numpy(np.asarray(found, dtype=np.float32)).to(seeds.latent)
+        if not isinstance(found, np.ndarray) or found.shape != seeds.latent.shape:  # such as a patch and its mask
+            raise InputError(f"{self.attack} does not give an image for each seed: take another attack")
+        latent = torch.from_numpy(found).to(seeds.latent)
         return Solution(latent, _shares(asked.forward_images, seeds.label), _shares(asked.backward_images, seeds.label))
 
     def _build(self, estimator: Any, settings: dict[str, Any]) -> Any:
@@ -107,9 +109,11 @@ class ArtAttack(RandomSampling):
         """Turns errors of the toolbox, which says by them what an attack cannot do, into a sentence."""
         try:
             yield
-        except (InputError, MemoryError, torch.OutOfMemoryError):
+        except (InputError, OSError):
             raise
         except Exception as error:  # attacks trip in many ways over what they were not made for
+            if out_of_memory(error):
+                raise
             said = " ".join(str(error).split())[:200] or type(error).__name__
             raise InputError(f"{self.attack} {what}: {said}") from error
 

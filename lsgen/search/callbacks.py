@@ -117,7 +117,7 @@ class SearchProgress(TQDMProgressBar, SearchCallback):
     def on_search_step_end(self, trainer: Trainer, task: SearchTask, info: StepInfo) -> None:
         """Shows seeds that are still searched, read wrongly and successful by now, and this step's best fitness."""
         if self.is_enabled and time.monotonic() > self._drawn + BLINK:  # looking at numbers makes a GPU wait
-            hits, best = info.succeeded, float(info.evaluation.fitness.nan_to_num(nan=math.inf).amin())
+            hits, best = info.succeeded, _lowest(info.evaluation.fitness)
             more = {"active": str(len(info.seeds.label)), "misread": f"{int(info.misread.sum())}/{len(hits)}"}
             more["hits"] = f"{int(hits.sum())}/{len(hits)}"
             more["best"] = f"{best:.3g}" if math.isfinite(best) else "none"
@@ -137,6 +137,10 @@ class SearchProgress(TQDMProgressBar, SearchCallback):
         block = {"block": f"{self._block + 1}/{self._blocks}"} if self._blocks > 1 else {}
         self.predict_progress_bar.set_postfix({**block, **self._so_far, **more})  # and draws
         self._drawn = time.monotonic()
+
+
+def _lowest(fitness: Tensor) -> float:
+    return float(fitness.where(~fitness.isnan(), math.inf).amin())
 
 
 class Preflight(SearchCallback):
@@ -248,7 +252,6 @@ class SuiteWriter(SearchCallback):
     def __init__(self, out: str | Path | None, name: str | None = None, config: str | None = None) -> None:
         self.out, self.name, self.config = out, name, config
         self._lock: int | None = None
-        self._new = False  # whether the folder was made for this search
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Opens the suite and finds out which blocks are still to do."""
@@ -267,7 +270,6 @@ class SuiteWriter(SearchCallback):
         """Blocks to do, batch size of an earlier start, and why the folder cannot be used, if so."""
         try:
             _check_answers(task)
-            self._new = not (self.suite.path / "manifest.json").exists()
             self._lock = self.suite.open(_manifest(task, identity), self.config or _yaml(search_config(task)))
         except InputError as error:
             return [], None, str(error)
@@ -279,14 +281,14 @@ class SuiteWriter(SearchCallback):
         return pending, self.suite.manifest.get("eval_batch_size"), None
 
     def discard(self, *, alone: bool) -> None:
-        """Takes a new folder away again where the search ended with an error before anything was found.
+        """Takes the folder away again where the search ended with an error before anything was found.
 
         Otherwise the search that puts the error right would be another one, and refused there.
 
         Args:
             alone: Whether no other process may be writing to it.
         """
-        if alone and self._new and self._lock is not None:
+        if alone and self._lock is not None:
             self.suite.discard()
 
     def close(self) -> None:
@@ -319,7 +321,7 @@ def _check_answers(task: SearchTask) -> None:
     """Refuses SUTs that have no finite answer to any of a few test images, before a folder is made."""
     images = from_uint8(task.data["test"].spread(FEW_IMAGES)[0])
     size = FEW_IMAGES if task.eval_batch_size == "auto" else task.eval_batch_size
-    for sut in (task.sut, *task.objective.others, *task.criterion.others):
+    for sut in task.suts:
         parts = images.to(sut.device).split(size)
         if not any(bool(sut.eval().logits(part).isfinite().all(1).any()) for part in parts):
             which = "the SUT" if sut is task.sut else "the second SUT"

@@ -37,7 +37,7 @@ def check_fit(searcher: Searcher, objective: Objective, criterion: Criterion, su
             f"{name} would minimise {type(objective).__name__}, which does not aim at the seeds' targets: set an "
             f"objective that does (targeted: true where it has that), or leave seeds.target out"
         )
-    if criterion.holds_at_seeds:
+    if criterion.holds_at_seeds and not searcher.needs_other:  # a mixture is no seed
         raise InputError(
             f"{type(criterion).__name__} holds for every seed as it is, so there is nothing to search: join it with "
             f"another criterion by Both, e.g. with Misclassified"

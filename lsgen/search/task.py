@@ -150,13 +150,20 @@ class SearchTask(LightningModule):
                 f"of candidates, got {self.max_queries}"
             )
 
+    @property
+    def suts(self) -> list[SUT]:
+        """The SUT and whichever others take part, each once."""
+        return self._asked_by([self.objective, self.criterion])
+
+    def _asked_by(self, parts: list[Objective | Criterion]) -> list[SUT]:
+        return list({id(sut): sut for sut in (self.sut, *(sut for part in parts for sut in part.others))}.values())
+
     # --- what a seed costs ---------------------------------------------------------------------------------------
 
     def passes(self, *, score: bool) -> int:
         """SUT forward passes that one candidate costs."""
-        parts = [self.criterion, self.objective] if score else [self.criterion]
-        others = {id(sut) for part in parts for sut in part.others}
-        return 1 + any(part.needs_features for part in parts) + len(others)
+        parts: list[Objective | Criterion] = [self.criterion, self.objective] if score else [self.criterion]
+        return len(self._asked_by(parts)) + any(part.needs_features for part in parts)
 
     @property
     def queries_beside_rounds(self) -> int:
@@ -290,7 +297,7 @@ class SearchTask(LightningModule):
         """Lays the networks out for speed, where they are now, unless that is not wanted or does not work."""
         if self.channels_last:
             use_channels_last(self.generator, partial(_try_out, self.generator))
-            for sut in (self.sut, *self.objective.others, *self.criterion.others):
+            for sut in self.suts:
                 use_channels_last(sut, partial(_ask, sut))
 
     def fastest_chunk(self, seeds: int) -> int:

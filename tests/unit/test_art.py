@@ -232,6 +232,34 @@ def test_whatever_goes_wrong_in_an_attack_is_said_in_a_sentence(data, tmp_path):
     assert not (tmp_path / "suite").exists()
 
 
+class Full(Linear):
+    """Takes more memory than there is for whoever wants its gradient."""
+
+    def logits(self, x):
+        if torch.is_grad_enabled():
+            torch.empty(2**55)
+        return super().logits(x)
+
+
+def test_too_little_memory_is_not_the_fault_of_an_attack(data, tmp_path):
+    attack = ArtAttack(attack="FastGradientMethod", settings={"eps": 0.1})
+    with pytest.raises(RuntimeError, match="allocate memory") as error:
+        search(data, attack, tmp_path, sut=Full(num_classes=3))
+    assert not isinstance(error.value, InputError)
+
+
+@pytest.mark.parametrize("per_class", [1, 2])
+def test_an_attack_without_an_image_for_each_seed_is_refused(data, tmp_path, per_class):
+    """AdversarialPatch gives a patch and its mask, which in a block of two seeds would pass for their images."""
+    attack = ArtAttack(
+        attack="AdversarialPatch",
+        settings={"patch_shape": [1, 4, 4], "max_iter": 1, "batch_size": 2, "verbose": False},
+    )
+    seeds = DataSeeds(per_class=per_class, classes=[0, 1])
+    with pytest.raises(InputError, match="AdversarialPatch"):
+        search(data, attack, tmp_path, seeds=seeds)
+
+
 def test_what_an_attack_cannot_do_is_said_in_a_sentence(data, tmp_path):
     attack = ArtAttack(attack="UniversalPerturbation", settings={"attacker": "none", "verbose": False})
     with pytest.raises(InputError, match=r"UniversalPerturbation (ends with an error|does not take its settings): \w"):

@@ -326,3 +326,7 @@ def test_the_bar_shows_blocks_rate_active_hits_and_best_and_does_not_look_at_eve
     some = replace(evaluation_of(seeds), fitness=torch.tensor([[2.0], [math.nan], [1.5], [3.0], [math.inf]]))
     bar.on_search_step_end(None, task, StepInfo(40, outcome_of(seeds, succeeded, 40), some, seeds))
     assert bar._predict_progress_bar.shown[-1][1]["best"] == "1.5"  # a seed without an answer hides no other's
+    now[0] += BLINK + 1
+    nobody = replace(some, fitness=torch.tensor([[math.inf], [math.nan]]))
+    bar.on_search_step_end(None, task, StepInfo(40, outcome_of(seeds, succeeded, 40), nobody, seeds))
+    assert bar._predict_progress_bar.shown[-1][1]["best"] == "none"  # as in first rounds of a boundary search

@@ -30,6 +30,7 @@ def test_too_little_memory_is_a_sentence():
         status, said = explain(cause)
         assert status == 1
         assert "not enough memory" in said
+        assert str(cause)[:60].strip() in said
 
 
 @pytest.mark.parametrize(
@@ -54,6 +55,12 @@ def test_nulls_are_spelt_so_that_the_parser_takes_them(given, spelt):
     assert arguments.spell_nulls(["search", *given]) == ["search", *spelt]
 
 
+@pytest.mark.parametrize("key", ["model.change.bounds", "model.sut.model_args.norm"])
+def test_a_null_in_a_table_would_replace_the_table_and_is_refused(key):
+    with pytest.raises(InputError, match=f"{key}: null must be given in a configuration file"):
+        arguments.spell_nulls(["search", f"--{key}=null"])
+
+
 def test_values_are_checked_in_lsgens_classes_wherever_they_are():
     def settings(**of_pgd):
         searcher = {"class_path": "lsgen.search.LatentPGD", "init_args": of_pgd}
@@ -70,6 +77,8 @@ def test_values_are_checked_in_lsgens_classes_wherever_they_are():
         ({"steps": None}, r"model\.searcher\.steps: expected int, got null"),
         ({"steps": 10**16}, r"model\.searcher\.steps: .* is too large"),
         ({"radius": -1e39}, r"model\.searcher\.radius: -1e\+39 is more"),
+        ({"norm": None}, r"model\.searcher\.norm: expected 'linf' or 'l2', got null"),
+        ({"steps": [3, 10**30]}, r"model\.searcher\.steps: .* is too large"),
     ):
         with pytest.raises(InputError, match=says):
             arguments.check_values(settings(**wrong))

@@ -282,6 +282,17 @@ def test_a_search_for_a_surprise_succeeds_where_it_is_reached_and_asks_once(data
     assert torch.equal(reached(seen), distance <= 0.01)
 
 
+def test_a_surprise_that_two_share_is_that_of_whoever_asked_for_it_last(data):
+    shared, suts = DSA(per_class=20), (Linear(), Linear(seed=1))
+    one, two = (SurpriseDistance(surprise=shared, target=1.0) for _ in suts)
+    x = from_uint8(data["test"].images[:20])
+    one.prepare(suts[0], data, 32)
+    alone = one(candidates(suts[0], x))
+    two.prepare(suts[1], data, 32)
+    one.prepare(suts[0], data, 32)
+    torch.testing.assert_close(one(candidates(suts[0], x)), alone, rtol=0, atol=0)
+
+
 @pytest.mark.parametrize("size", [32, 64])
 def test_training_images_are_shown_in_batches_of_the_size_that_is_asked_for(data, size):
     sut, shown = Linear(), []

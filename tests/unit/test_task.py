@@ -95,7 +95,7 @@ def test_every_searcher_makes_a_suite_and_counts_its_queries(name, data, tmp_pat
     assert table["queries"].max() <= task.most_queries
     if not searcher.stops_at_success and type(searcher).bar is Searcher.bar:  # nothing ends early, all are looked at
         assert table["queries"].max() == task.most_queries
-    suts = [sut, *{id(other): other for part in (task.objective, task.criterion) for other in part.others}.values()]
+    suts = task.suts
     for asked in suts:
         asked.count = 0
     total = 0
@@ -969,6 +969,36 @@ def test_a_sut_without_answers_leaves_no_folder_behind(data, tmp_path):
     with pytest.raises(InputError, match="NaN or infinite logits"):
         search(data, RandomSampling(), DataSeeds(per_class=1), tmp_path, sut=Mute(num_classes=CLASSES))
     assert not (tmp_path / "suite").exists()
+
+
+class Trips(RandomSampling):
+    """Goes wrong before anything is found."""
+
+    def init(self, seeds, rng):
+        raise InputError("no way")
+
+
+def test_what_an_interrupted_start_left_is_taken_away_by_an_error_too(data, tmp_path):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    seeds = DataSeeds(per_class=1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Trips, "init", interrupt)
+        with pytest.raises((KeyboardInterrupt, SystemExit)):
+            search(data, Trips(), seeds, tmp_path)
+    assert (tmp_path / "suite/manifest.json").exists()
+    with pytest.raises(InputError, match="no way"):
+        search(data, Trips(), seeds, tmp_path)
+    assert not (tmp_path / "suite").exists()
+
+
+def test_mixtures_may_be_asked_whether_they_are_near(data, tmp_path):
+    parts = {"seeds": PairSeeds(others_per_class=2), "criterion": Within(radius=0.16)}
+    suite, _ = search(data, Interpolation(share=0.1), folder=tmp_path, **parts)
+    near = suite.table["latent_l2"] <= 0.16
+    assert 0 < near.sum() < len(near)
+    assert (suite.table["success"] == near).all()
 
 
 @pytest.mark.parametrize("precision", ["64-true", "bf16-true", "16-true"])

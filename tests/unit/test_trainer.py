@@ -62,6 +62,16 @@ def test_a_training_whose_output_goes_to_a_file_writes_a_line_an_epoch(tmp_path,
     assert seen[True] == []
 
 
+def test_an_epoch_without_validation_does_not_repeat_the_last_ones_loss(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(rich, "get_console", lambda: Console(force_terminal=False))
+    data = DataLoader(dataset=TensorDataset(torch.zeros(4, 1)))
+    quiet = {"logger": False, "enable_model_summary": False, "enable_checkpointing": False}
+    trainer = Trainer(default_root_dir=tmp_path, max_epochs=3, check_val_every_n_epoch=2, **quiet)
+    trainer.fit(Worsening(), data, data)
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("epoch ")]
+    assert [re.sub(r", \d+ s", "", x) for x in lines] == ["epoch 1 of 3", "epoch 2 of 3: val/loss 1", "epoch 3 of 3"]
+
+
 @pytest.mark.parametrize("name", ["fit", "validate", "test"])
 def test_the_command_line_sees_the_arguments_of_lightning(name):
     assert inspect.signature(getattr(Trainer, name)) == inspect.signature(getattr(pl.Trainer, name))
