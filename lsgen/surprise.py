@@ -58,7 +58,7 @@ class Surprise(ABC):
         Raises:
             InputError: The activations are not finite, or too few or too much alike to learn from.
         """
-        self.fitted_to = None
+        self.fitted_to, self._measures = None, {}
         if not bool(features.isfinite().all()):
             raise InputError("the SUT has NaN or infinite activations for training images: no surprise can be measured")
         classes = predicted.unique().tolist()
@@ -242,7 +242,7 @@ class SurpriseDistance(Objective):
         Raises:
             InputError: It was not prepared.
         """
-        if self._sut is None or self.surprise.fitted_to is None:
+        if self._sut is None:
             raise InputError("SurpriseDistance must be prepared with a SUT and data before it is asked")
         return candidates.answer(("surprise", id(self)), lambda: self._measured(candidates))
 
