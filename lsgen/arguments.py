@@ -8,7 +8,7 @@ import math
 import re
 from collections.abc import Iterator
 from importlib import import_module
-from typing import Any, get_args
+from typing import Any, Literal, get_args, get_origin
 
 from lsgen.errors import InputError
 
@@ -71,10 +71,11 @@ def check_values(settings: dict[str, Any]) -> None:
 
 
 def _in_words(annotation: str, owner: Any) -> str:
-    """A type for people; names that the owner's module gives to a choice of words are spelt out."""
-    known = vars(import_module(owner.__module__))
-    spelt = re.sub(r"\w+", lambda name: " or ".join(map(repr, get_args(known.get(name[0])))) or name[0], annotation)
-    return re.sub(r"Literal\[(.*?)\]", r"\1", spelt).replace(" | ", " or ")
+    """A type for people; a name that the owner's module has for a choice of words is spelt out."""
+    named = vars(import_module(owner.__module__)).get(annotation)
+    if get_origin(named) is Literal:
+        return " or ".join(map(repr, get_args(named)))
+    return re.sub(r"Literal\[(.*?)\]", r"\1", annotation).replace(" | ", " or ")
 
 
 def resolve(class_path: str) -> Any:
