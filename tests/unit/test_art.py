@@ -256,7 +256,7 @@ def test_an_attack_without_an_image_for_each_seed_is_refused(data, tmp_path, per
         settings={"patch_shape": [1, 4, 4], "max_iter": 1, "batch_size": 2, "verbose": False},
     )
     seeds = DataSeeds(per_class=per_class, classes=[0, 1])
-    with pytest.raises(InputError, match="AdversarialPatch"):
+    with pytest.raises(InputError, match="AdversarialPatch does not give an image for each seed"):
         search(data, attack, tmp_path, seeds=seeds)
 
 

@@ -95,7 +95,8 @@ def test_every_searcher_makes_a_suite_and_counts_its_queries(name, data, tmp_pat
     assert table["queries"].max() <= task.most_queries
     if not searcher.stops_at_success and type(searcher).bar is Searcher.bar:  # nothing ends early, all are looked at
         assert table["queries"].max() == task.most_queries
-    suts = task.suts
+    suts = [sut, *{id(other): other for part in (task.objective, task.criterion) for other in part.others}.values()]
+    assert task.suts == suts
     for asked in suts:
         asked.count = 0
     total = 0
