@@ -37,6 +37,7 @@ class BoundaryGA(Genetic):
         as_published: Whether mutations shrink also while no individual counts, so that such a search ends soon.
     """
 
+    revision = 1
     stops_at_success = False
     viable_seeds_only: ClassVar[bool] = True  # a seed that is wrong already would count as a boundary at no distance
 
@@ -96,7 +97,7 @@ class BoundaryGA(Genetic):
         """Noise on the genes that differ from the seed's; some return to it."""
         seed = origin[:, None]
         moved = rng.normal(*child.shape[1:]).mul_(per_seed(size, child)).add_(child)
-        return seed.where((rng.uniform(*child.shape[1:]) < self.reset) | (child == seed), moved)
+        return seed.where(rng.coins(self.reset, *child.shape[1:]) | (child == seed), moved)
 
     def bar(self, state: GeneticState) -> Tensor | None:
         """The worst elite's fitness: who does not beat it dies at once. Most children of later rounds do not.

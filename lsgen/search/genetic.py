@@ -145,7 +145,9 @@ def crossover(elite: Tensor, n: int, rng: SeedRandom, together: int = 1) -> Tens
 
 def _pick(latent: Tensor, index: Tensor) -> Tensor:
     """Individuals [S, n, *L] of [S, P, *L] at ``index`` [S, n]."""
-    return latent[torch.arange(len(latent), device=latent.device)[:, None], index]
+    s, p = latent.shape[:2]
+    rows = index + torch.arange(0, s * p, p, device=latent.device)[:, None]
+    return latent.flatten(0, 1).index_select(0, rows.flatten()).view(*index.shape, *latent.shape[2:])
 
 
 def per_seed(value: Tensor, like: Tensor) -> Tensor:

@@ -230,6 +230,17 @@ def test_draws_of_a_seed_do_not_depend_on_who_else_is_active():
     few.keep(torch.tensor([1]))
     assert torch.equal(few.normal(4), everyone.normal(4)[[8]])
     assert torch.equal(few.uniform(2), everyone.uniform(2)[[8]])
+    assert torch.equal(few.coins(0.5, 3, 7), everyone.coins(0.5, 3, 7)[[8]])
+
+
+@pytest.mark.parametrize("heads", [0.0, 0.2, 0.5, 1 - 2**-40])
+def test_coins_are_fair(heads):
+    coins = SeedRandom(5, 2, 10).coins(heads, 101, 401).double()
+    spread = max(math.sqrt(heads * (1 - heads)), 1e-9)
+    assert abs(coins.mean() - heads) <= 5 * spread / math.sqrt(coins.numel())
+    for one, other in ((coins[:-1], coins[1:]), (coins[:, :-1], coins[:, 1:]), (coins[..., :-1], coins[..., 1:])):
+        agree = ((one - heads) * (other - heads)).mean()  # neighbours along no axis know of each other
+        assert abs(agree) <= 5 * spread**2 / math.sqrt(one.numel())
 
 
 def test_blocks_and_seeds_have_streams_of_their_own():
@@ -392,7 +403,7 @@ def slow_sinvad_ga(searcher, fitness, z0, draw, *, start, shrink, progress, rese
         before = best
         n = searcher.population - searcher.elites
         one, two, cut = draw("uniform", 3, n)
-        noise, back = draw("normal", n, 16), draw("uniform", n, 16)
+        noise, back = draw("normal", n, 16), draw("coins", reset, n, 16)
         people = []
         for i in range(n):
             a = int(one[i] * searcher.elites)
@@ -400,7 +411,7 @@ def slow_sinvad_ga(searcher, fitness, z0, draw, *, start, shrink, progress, rese
             point = 1 + int(cut[i] * 15)
             child = torch.cat([scored[a][1][:point], scored[b][1][point:]])
             child = child + size * noise[i] * (child != z0)
-            people.append(torch.where(back[i] < reset, z0, child))
+            people.append(torch.where(back[i], z0, child))
     return scored[0][1] if scored[0][0] < math.inf else z0
 
 
