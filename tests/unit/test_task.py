@@ -1,6 +1,7 @@
 """Searches of every kind through the task, on networks whose answers can be worked out by hand."""
 
 import math
+import re
 import warnings
 from functools import partial
 from inspect import isfunction
@@ -174,6 +175,23 @@ def test_every_pass_of_a_search_has_one_shape(searcher, data, tmp_path, monkeypa
     assert len(shown) > 6
     assert set(shown) == {task.evaluator.chunk}
     assert task.evaluator.chunk % 32 == 0
+
+
+@pytest.mark.parametrize(
+    ("searcher", "per_class", "size", "hint"),
+    [
+        (LatentPGD(steps=2), 1, "auto", "a step has 3 candidates, the rest of each batch is padding: .* 4$"),
+        (LatentPGD(steps=2, restarts=2), 2, "auto", "a step has 12 candidates, .* --model.eval_batch_size 16$"),
+        (LatentPGD(steps=2), 6, "auto", None),  # no smaller size holds 18
+        (LatentPGD(steps=2), 1, 32, None),
+        (LatentPGD(steps=2), 1, 4, None),
+        (RandomSampling(), 1, "auto", None),
+    ],
+)
+def test_few_seeds_are_told_of_a_batch_with_less_padding(searcher, per_class, size, hint, data, tmp_path, capsys):
+    search(data, searcher, DataSeeds(per_class=per_class), tmp_path, eval_batch_size=size)
+    said = capsys.readouterr().out
+    assert re.search(hint, said, re.MULTILINE) if hint else "padding" not in said
 
 
 class Largest(Linear):
