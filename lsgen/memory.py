@@ -1,4 +1,4 @@
-"""Memory that one batch frees is kept for the next."""
+"""Memory that one batch frees is kept for the next; and how much there is."""
 
 from __future__ import annotations
 
@@ -23,3 +23,8 @@ def keep_freed_memory() -> bool:
         return False
     mallopt = ctypes.CDLL(None).mallopt
     return all(mallopt(name, value) == 1 for name, value in SETTINGS.items())
+
+
+def total_memory() -> int:
+    """Bytes of memory that this machine has."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -33,7 +33,10 @@ def explain(error: BaseException) -> tuple[int, str | None]:
     if isinstance(error, RuntimeError) and "loading state_dict" in str(error):
         return 2, "the checkpoint does not fit the model: " + " ".join(str(error).split())[:300]
     if out_of_memory(error):
-        less = "a smaller data.batch_size or, in a search, block_size or eval_batch_size needs less"
+        less = (
+            "a smaller data.batch_size or, in a search, block_size or eval_batch_size needs less; so do fewer or "
+            "smaller images (data.limit_per_class, data.image_size)"
+        )
         return 1, f"there is not enough memory: {less}. {' '.join(str(error).split())[:200]}".rstrip()
     if isinstance(error, OSError) and error.strerror:
         wrong_place = (PermissionError, NotADirectoryError, IsADirectoryError, FileExistsError)

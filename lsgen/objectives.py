@@ -23,11 +23,13 @@ class Part:
         needs_target: Whether it asks which class is aimed at.
         needs_features: Whether it looks at the SUT's activations, which takes one more pass, whoever else does.
         others: Other SUTs that it asks about each candidate, once each, whoever else asks them too.
+        revision: Raised when the same settings give other cases than before, which no suite may hold both of.
     """
 
     needs_target: bool = False
     needs_features: bool = False
     others: tuple[SUT, ...] = ()
+    revision: ClassVar[int] = 0
 
     def check(self, sut: SUT) -> None:
         """Refuses a SUT that it cannot work with, before anything runs."""
@@ -245,12 +247,16 @@ class Confident(Criterion):
 class Within(Criterion):
     """The latent is close to the seed's.
 
+    A searcher that keeps to a ball stores its points, not its steps, and a point at the edge may lie beyond it by the
+    rounding of its coordinates; that much is forgiven, and a hundred thousandth of the radius for the sum.
+
     Args:
         radius: Largest distance, ε.
         norm: ``l1``, ``l2`` or ``linf``.
     """
 
     holds_at_seeds = True
+    revision = 1
 
     def __init__(self, *, radius: float, norm: Literal["l1", "l2", "linf"] = "l2") -> None:
         if not radius >= 0:
@@ -261,8 +267,10 @@ class Within(Criterion):
 
     def __call__(self, candidates: Candidates) -> Tensor:
         """N candidates -> [N] bool."""
-        moved = (candidates.latent - candidates.origin).flatten(1)
-        return torch.linalg.vector_norm(moved, ord=NORMS[self.norm], dim=1) <= self.radius
+        z, origin = candidates.latent.flatten(1), candidates.origin.flatten(1)
+        rounding = torch.finfo(z.dtype).eps * (z.abs() + origin.abs())
+        moved = ((z - origin).abs() - rounding).clamp(min=0)
+        return torch.linalg.vector_norm(moved, ord=NORMS[self.norm], dim=1) <= self.radius * (1 + 1e-5)
 
 
 class Disagree(Criterion):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import json
+import math
 import os
 import re
 import warnings
@@ -130,9 +131,10 @@ class Suite:
             return (
                 f"the SUT reads only {right:.1%} of {look['test_images']:,} real test images rightly, so failures may "
                 f"have been there before the search. If you know it to be better, it is not given what it was trained "
-                f"on: look at mean, std, image_size, input_size and the order of the classes"
+                f"on: look at mean, std, image_size, input_size, the order of the classes and whether it wants crops"
             )
-        if readable is None or readable >= READABLE:
+        n = look.get("readable_images") or 1000
+        if readable is None or readable + 2 * math.sqrt(readable * (1 - readable) / n) >= READABLE:
             return None
         return (
             f"the SUT reads only {readable:.1%} of the generator's {look['readable_of']} as intended: what a search "

@@ -17,7 +17,8 @@ from lsgen.epochs import EpochLines
 from lsgen.errors import InputError
 from lsgen.loggers import log_figure, sinks
 from lsgen.memory import keep_freed_memory
-from lsgen.search.callbacks import Preflight, SearchCallback, SearchProgress, SuiteWriter, check_task
+from lsgen.search.callbacks import SearchCallback, SearchProgress, SuiteWriter, check_task
+from lsgen.search.preflight import Preflight
 from lsgen.search.task import SearchTask
 from lsgen.search.tracking import RunInfo, SearchLogging, run_labels
 from lsgen.suite import Suite

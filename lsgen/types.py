@@ -23,8 +23,9 @@ class LatentSpec:
 
     Attributes:
         shape: Shape of one latent.
-        kind: ``"normal"`` (a standard normal prior), ``"pixels"`` (the latent is the image) or ``"codes"`` (encoder
-            outputs that decoding rounds to codes; no prior).
+        kind: ``"normal"`` (a standard normal prior), ``"noise"`` (the same, and only latents as spread out as that give
+            whole images), ``"pixels"`` (the latent is the image) or ``"codes"`` (encoder outputs that decoding rounds
+            to codes; no prior).
         bounds: Smallest and largest coordinate over 1,000 latents, measured at the end of fit; None before.
     """
 

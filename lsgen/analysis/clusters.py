@@ -279,10 +279,12 @@ def _centroid_images(suite: Suite, found: Found) -> np.ndarray:
     except InputError as error:
         found.notes.append(f"centroids are not decoded: {error}")
         return nothing
-    z = torch.from_numpy(np.stack([region.centroid for region in found.regions]))
-    y = torch.tensor([region.label for region in found.regions])
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    generator = generator.to(device)
+    z = torch.from_numpy(np.stack([region.centroid for region in found.regions])).to(device)
+    y = torch.tensor([region.label for region in found.regions], device=device)
     with torch.no_grad():
-        images = [to_uint8(generator.decode(a, b)) for a, b in zip(z.split(32), y.split(32), strict=True)]
+        images = [to_uint8(generator.decode(a, b)).cpu() for a, b in zip(z.split(32), y.split(32), strict=True)]
     return torch.cat(images).numpy()
 
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 MIN_SIZE, MIN_SHARE = 5, 0.01  # a region has at least so many cases, and so large a share of those clustered
 MIN_SAMPLES = 3  # neighbours that make a place dense; HDBSCAN's own choice, the cluster size, calls nearly all noise
 WORK = 1.6e11  # cases × cases × dimensions that HDBSCAN may go through; beyond, it sees a random subset
+AT_ONCE = 4096  # coordinates that are compared at once
 SEEN = 1000  # cases that a subset has at least, and among which a medoid is looked for at most
 CONTROLS, CONTROL_CASES = 19, 3000  # clusterings of random seeds; of at most so many cases, to be quick
 Scope = Literal["all", "class"]
@@ -259,7 +260,12 @@ def _normal(latents: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _normal_distance(a: tuple[np.ndarray, np.ndarray], b: tuple[np.ndarray, np.ndarray]) -> float:
-    """The largest Jensen-Shannon distance between two normals over the coordinates."""
+    """The largest Jensen-Shannon distance between two normals over the coordinates, some of these at a time."""
+    parts = [slice(start, start + AT_ONCE) for start in range(0, len(a[0]), AT_ONCE)]
+    return max(_largest_divergence((a[0][p], a[1][p]), (b[0][p], b[1][p])) for p in parts) ** 0.5
+
+
+def _largest_divergence(a: tuple[np.ndarray, np.ndarray], b: tuple[np.ndarray, np.ndarray]) -> float:
     from scipy.integrate import trapezoid
 
     least = 1e-3 * np.maximum(np.maximum(a[1], b[1]), np.abs(a[0] - b[0])) + 1e-12  # equal members: narrow, no spike
@@ -269,7 +275,7 @@ def _normal_distance(a: tuple[np.ndarray, np.ndarray], b: tuple[np.ndarray, np.n
     logs = [-0.5 * ((x - m) / s) ** 2 - np.log(s * np.sqrt(2 * np.pi)) for m, s in normals]
     middle = np.logaddexp(*logs) - np.log(2)
     divergence = trapezoid(sum(0.5 * np.exp(own) * (own - middle) for own in logs), x, axis=0) / np.log(2)
-    return float(np.sqrt(divergence.clip(0, 1).max()))
+    return float(divergence.clip(0, 1).max())
 
 
 def distances(regions: list[Region], latents: np.ndarray) -> dict[str, list[list[float]]]:

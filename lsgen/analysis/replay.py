@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from lsgen.suts import SUT
 
 STATES = ("fixed", "still failing", "newly failing", "still passing")
-CHUNKS = 16  # passes whose images are held as floats at once
+HELD = 2**28  # bytes of images, as floats, that are held at once
 SHOWN = 15  # classes in the terminal; files have all
 PREPROCESSING = ("model_args", "mean", "std", "input_size", "input_channels")  # of an ExternalSUT
 NONE = -1  # predicted class where the logits are no numbers; also the region of a case that is in none
@@ -221,7 +222,7 @@ def replay(suite: Suite, sut: SUT, name: str) -> Replay:
         raise InputError(f"the suite {suite.path} has no viable case to replay")
     label, recorded = (cases[c].to_numpy("int64")[viable] for c in ("label", "predicted"))
     sha256 = weights_sha256(sut)
-    probability = _probabilities(suite, sut, viable)
+    probability = _probabilities(suite, sut, np.flatnonzero(viable))
     broken = ~np.isfinite(probability).all(1)
     predicted = np.where(broken, NONE, np.nan_to_num(probability).argmax(1))
     now, before = predicted != label, recorded != label
@@ -248,10 +249,10 @@ def _probabilities(suite: Suite, sut: SUT, rows: np.ndarray) -> np.ndarray:
     space = PixelSpace(image_shape=sut.image_shape, num_classes=sut.num_classes)
     chunk = suite.manifest.get("eval_batch_size") or 256
     evaluator = Evaluator(space, sut, CrossEntropy(), Misclassified(), chunk)
-    parts = []
+    parts, held = [], chunk * max(1, HELD // (4 * chunk * math.prod(sut.image_shape)))
     with torch.no_grad():
-        for images in torch.from_numpy(suite.images[rows]).split(CHUNKS * chunk):
-            pixels = from_uint8(images.to(device))
+        for start in range(0, len(rows), held):
+            pixels = from_uint8(torch.from_numpy(suite.take("image", rows[start : start + held])).to(device))
             label = torch.zeros(len(pixels), dtype=torch.long, device=device)  # pixels have none
             parts.append(evaluator.look(pixels, label)[1].softmax(1).cpu())
     return torch.cat(parts).numpy()

@@ -26,7 +26,7 @@ from lsgen.generators import Generator
 from lsgen.lightning_cli import LsgenCLI
 from lsgen.messages import explain
 from lsgen.search import SearchTask
-from lsgen.search.callbacks import LOOK
+from lsgen.search.preflight import looked_at
 from lsgen.types import describe
 
 BATCH = 32  # images in a timed pass, and the smallest batch of a search
@@ -186,7 +186,8 @@ class Inspector:
             images = torch.zeros(BATCH, *sut.image_shape, device=sut.device)
             self._sut_seconds[cell.sut.label] = _seconds(lambda: sut.logits(images))
         decoding, asking = facts.decode_ms / 1000, self._sut_seconds[cell.sut.label]
-        overhead = building + LOOK * (decoding + 2 * asking)  # samples of the generator, and test images
+        seen = looked_at(decoding + asking)  # samples of the generator, and seeds
+        overhead = building + 2 * seen * (decoding + asking) + looked_at(asking) * asking
         queries = most_queries(task)
         outlook = Outlook(seeds=len(task.plan), queries=queries, overhead=overhead)
         if queries is None:

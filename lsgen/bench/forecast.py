@@ -9,7 +9,7 @@ from lsgen.bench.folder import is_finished
 from lsgen.bench.grid import Cell, Grid, counted
 from lsgen.bench.sheets import Sheet, Shown
 from lsgen.bench.write import show_sheet
-from lsgen.search.callbacks import duration
+from lsgen.search.preflight import duration
 
 Outlooks = dict[str, Outlook]
 

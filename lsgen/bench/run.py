@@ -23,7 +23,7 @@ from lsgen.bench.sheets import Tables, collect
 from lsgen.bench.write import show, write_all
 from lsgen.messages import chain, explain
 from lsgen.runs import fit_once, lsgen
-from lsgen.search.callbacks import duration
+from lsgen.search.preflight import duration
 from lsgen.suite import load_suite
 
 FULL = (errno.ENOSPC, errno.EDQUOT)  # nothing else can be written either

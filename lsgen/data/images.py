@@ -233,7 +233,7 @@ class ImageData(LightningDataModule):
             for name in SPLITS:
                 part = self[name]
                 digest.update(f"{name} {tuple(part.images.shape)}".encode())
-                digest.update(np.ascontiguousarray(part.images.numpy()).tobytes())
+                digest.update(np.ascontiguousarray(part.images.numpy()).reshape(-1).data)
                 digest.update(part.labels.numpy().tobytes())
             self._fingerprint = digest.hexdigest()
         return self._fingerprint

@@ -9,11 +9,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from PIL import Image
+from rich.console import Console
+from rich.progress import track
 from torch import Tensor
 
 from lsgen.data.arrays import Arrays
 from lsgen.errors import InputError
 
+BAR = 2000  # files from which reading them gets a progress bar
 CHUNK = 4096  # images resized at once: bounds the memory that resizing a large data set takes
 
 
@@ -59,7 +62,9 @@ def _read(files: NDArray[Any], size: tuple[int, int] | None, channels: int | Non
     """
     images: list[Tensor] = []
     readable: list[int] = []
-    for k, file in enumerate(files):
+    console = Console(stderr=True)
+    few = len(files) < BAR or not console.is_terminal
+    for k, file in enumerate(track(files, "reading images", console=console, transient=True, disable=few)):
         image = _decode(file)
         if image is None:
             continue
@@ -74,7 +79,10 @@ def _read(files: NDArray[Any], size: tuple[int, int] | None, channels: int | Non
     if not images:
         raise InputError(f"none of {len(files)} images can be read; the first is {files[0]}")
     most = max(image.shape[1] for image in images)
-    return torch.cat([convert(image, None, most) for image in images]), np.array(readable)
+    together = torch.empty(len(images), most, *images[0].shape[2:], dtype=torch.uint8)
+    for i, image in enumerate(images):
+        together[i], images[i] = convert(image, None, most)[0], image[:0]  # not everything twice in memory
+    return together, np.array(readable)
 
 
 def _decode(file: str) -> Tensor | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 from lsgen.errors import InputError
 from lsgen.generators.base import Generator
 from lsgen.generators.ema import follow
-from lsgen.types import cut
+from lsgen.types import LatentSpec, cut
 
 NOISE_LEVELS = 1000  # of the forward process
 WARMUP = 500  # steps over which the learning rate rises
@@ -83,6 +84,11 @@ class Diffusion(Generator):
             self.network.compile()
             self.average.compile()
         self._schedule = _scheduler()
+
+    @property
+    def latent(self) -> LatentSpec:
+        """Noise."""
+        return replace(super().latent, kind="noise")
 
     def _check(self) -> None:
         if min(*self.image_shape, self.num_classes, self.blocks, self.patch) < 1 or not self.channels:

@@ -169,8 +169,9 @@ def frechet_distance(features: nn.Module, real: Tensor, made: Tensor) -> float:
 
 @torch.no_grad()
 def _sample(generator: Generator, n: int, seed: int = 0, batch_size: int = CHUNK) -> _Labelled:
-    """``n`` plain prior samples, classes in turn."""
-    y = torch.arange(n, device=generator.device) % generator.num_classes
+    """``n`` plain prior samples, classes in turn; fewer samples than classes are spread over these."""
+    k = generator.num_classes
+    y = torch.arange(n, device=generator.device) % k if n >= k else torch.arange(n, device=generator.device) * k // n
     z = generator.sample_prior(n, y, torch.Generator().manual_seed(seed))
     pairs = zip(z.split(batch_size), y.split(batch_size), strict=True)
     return _Labelled(torch.cat([to_uint8(generator.decode(a, b)) for a, b in pairs]), y)

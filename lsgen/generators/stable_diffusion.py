@@ -6,6 +6,7 @@ import copy
 import hashlib
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, NoReturn, get_args
@@ -18,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 from lsgen.data import ImageData
 from lsgen.errors import InputError
 from lsgen.generators.base import BOUNDS_FROM, Generator
-from lsgen.types import cut
+from lsgen.types import LatentSpec, cut
 
 Scheduler = Literal["ddim", "dpmsolver", "euler"]
 
@@ -135,6 +136,11 @@ class StableDiffusion(Generator):
         """(4, h, w): the noise in the VAE's space."""
         side: int = self.unet.config.sample_size
         return (self.unet.config.in_channels, side, side)
+
+    @property
+    def latent(self) -> LatentSpec:
+        """Noise."""
+        return replace(super().latent, kind="noise")
 
     @property
     def stages(self) -> list[nn.Module]:

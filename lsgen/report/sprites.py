@@ -74,8 +74,8 @@ def make_sprites(arrays: Iterable[np.ndarray], budget: int) -> Sprites:
 
 
 def picture(image: np.ndarray) -> str:
-    """One image uint8 [C, H, W] as a data URI, lossless."""
-    encoding = Encoding(image.shape[1], image.shape[2], None, False)
+    """One image uint8 [C, H, W] as a data URI, lossless, no larger than a thumbnail."""
+    encoding = Encoding(*_size(image, SIDES[0]), None, False)
     return f"data:image/webp;base64,{_encode(image[None, None], encoding, 1)}"
 
 

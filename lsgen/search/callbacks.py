@@ -1,4 +1,4 @@
-"""What happens around a search: progress, a look before the first step, writing the suite."""
+"""What happens around a search: progress, and writing the suite."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 import os
 import platform
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,19 +18,13 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from torch import Tensor
 
 from lsgen.errors import InputError
-from lsgen.generators.quality import reconstruction_accuracy, sample_accuracy
-from lsgen.search.base import SeedRandom
-from lsgen.search.chunk_size import SMALLER, seconds_per_image
 from lsgen.suite import Suite
-from lsgen.suts import accuracy
 from lsgen.types import Evaluation, Seeds, describe, from_uint8
 
 if TYPE_CHECKING:
     from lsgen.search.cases import Cases, Outcome
     from lsgen.search.task import SearchTask
 
-LOOK = 1000  # seeds, samples and test images that are looked at before the first step
-LOOK_SECONDS = 10.0  # for samples and for seeds: of a slow generator there are fewer, but at least a tenth
 STOPS = (None, "max_seconds", "max_failures")  # what may end a search
 FEW_IMAGES = 8  # test images that a SUT must have some answer to
 BLINK = 0.1  # seconds between two looks at numbers for the bar
@@ -141,119 +135,6 @@ class SearchProgress(TQDMProgressBar, SearchCallback):
 
 def _lowest(fitness: Tensor) -> float:
     return float(fitness.where(~fitness.isnan(), math.inf).amin())
-
-
-class Preflight(SearchCallback):
-    """Says before the first step what is searched, what it will cost, and whether the generator can be trusted.
-
-    Args:
-        writer: Who has the suite, which keeps what the SUT makes of test images and of the generator's plain ones.
-    """
-
-    def __init__(self, writer: SuiteWriter) -> None:
-        self.writer = writer
-
-    def on_search_start(self, trainer: Trainer, task: SearchTask) -> None:
-        """Prints clean accuracy, the seeds' own failure rate and an estimate of cost; warns of unreadable samples."""
-        if not trainer.is_global_zero or not task.pending:
-            return
-        assert task.chunk is not None
-        each, suite = seconds_per_image(task.evaluator, task.chunk, needs_grad=False), self.writer.suite
-        n = max(LOOK // 10, min(LOOK, int(LOOK_SECONDS / each)))
-        suite.update_manifest(preflight=_look(task, n))
-        blocks = "block" if task.num_blocks == 1 else "blocks"
-        print(f"failure rate of the seeds themselves: {_look_at_seeds(task, n)}")
-        print(
-            f"{type(task.searcher).__name__}: {len(task.plan):,} seeds in {task.num_blocks} {blocks} "
-            f"({len(task.pending)} to do), {task.rounds} steps each, batches of {task.chunk}; "
-            f"{_estimate(task, each, trainer.world_size)}"
-        )
-        if less := _less_padding(task):
-            print(less)
-        if task.max_seconds is not None and len(task.pending) == 1:
-            rank_zero_warn(
-                "max_seconds ends a search between blocks, and there is one left: lower block_size for more of them",
-                category=UserWarning,
-            )
-        if suite.doubt:
-            rank_zero_warn(f"{suite.doubt}.", category=UserWarning)
-
-
-def _less_padding(task: SearchTask) -> str | None:
-    """A sentence on a batch size that few seeds fill better than the one that ``auto`` took, where there is one.
-
-    On a CPU, padding takes as long as candidates do; on a GPU, hardly any time.
-    """
-    if task.eval_batch_size != "auto" or task.device.type != "cpu" or not task.rounds or task.searcher.asks_by_itself:
-        return None
-    candidates, chunk = min(task.block_size, len(task.plan)) * task.searcher.candidates, task.chunk
-    assert chunk is not None
-    size = next((n for n in SMALLER if candidates <= n < chunk), None)
-    if size is None:
-        return None
-    padding = f"a step has {candidates} candidate{'s' * (candidates > 1)}, the rest of each batch is padding"
-    return f"{padding}: a step takes less time with --model.eval_batch_size {size}"
-
-
-def _look(task: SearchTask, n: int) -> dict[str, Any]:
-    """What the SUT reads rightly of test images and of ``n`` unperturbed ones of the generator; prints it as well."""
-    (images, labels), size = task.data["test"].spread(LOOK), task.evaluator.chunk
-    found: dict[str, Any] = {"accuracy": accuracy(task.sut, images, labels, size), "test_images": len(labels)}
-    print(f"SUT accuracy on {len(labels):,} test images: {found['accuracy']:.2%}")
-    if task.generator.latent.kind == "pixels":  # an image itself is no generator's
-        return found
-    readable, what = _readable(task, n)
-    print(f"{what} of the generator that the SUT reads as intended: {readable:.1%}")
-    return found | {"readable": readable, "readable_of": what}
-
-
-def _readable(task: SearchTask, n: int) -> tuple[float, str]:
-    """What the SUT reads rightly of ``n`` images that the generator makes unperturbed, and what that is."""
-    networks, size = (task.generator, task.sut), task.evaluator.chunk
-    if task.generator.conditional:
-        return sample_accuracy(*networks, n, size), "plain samples"
-    return reconstruction_accuracy(*networks, task.data, "test", n, size), "reconstructions"
-
-
-def _look_at_seeds(task: SearchTask, n: int) -> str:
-    """Failure rate of the first block's seeds, at most ``n`` of them; warns where none is left to search."""
-    block = task.block(task.pending[0])
-    seeds = task.start(block, SeedRandom(task.seed, block.number, len(block.plan), task.device))
-    few = torch.arange(min(n, len(block.plan)))
-    seeds = seeds.take(few.to(task.device))
-    judged, shared = task.judge_seeds(replace(block, plan=block.plan.take(few)), seeds)
-    if task.searcher.viable_seeds_only and judged.success.all():
-        rank_zero_warn(
-            f"{type(task.criterion).__name__}, the criterion, holds for all of the first {len(shared)} seeds as they "
-            f"are: nothing is left to search",
-            category=UserWarning,
-        )
-    failed = (judged.logits.argmax(1) != seeds.label)[~shared]
-    return f"{float(failed.float().mean()):.2%} of the first {len(failed)}"
-
-
-def _estimate(task: SearchTask, judged: float, processes: int) -> str:
-    """Queries and time at the speed of now, ``judged`` seconds for an image; early stops make it less."""
-    assert task.chunk is not None
-    if task.searcher.asks_by_itself:
-        return "as many SUT queries as the method asks by itself"
-    seeds, stepped = min(len(task.pending) * task.block_size, len(task.plan)), 0.0
-    if task.rounds:
-        stepped = seconds_per_image(task.evaluator, task.chunk, needs_grad=task.searcher.needs_grad)
-    each = task.queries_beside_rounds * judged + task.candidates_of_a_seed * stepped
-    return f"at most {seeds * task.most_queries:,} SUT queries, {duration(seeds * each / processes)}"
-
-
-def duration(seconds: float) -> str:
-    """A time for people.
-
-    Example:
-        >>> duration(7), duration(200), duration(8000)
-        ('7 s', '3 min', '2.2 h')
-    """
-    if seconds < 90:
-        return f"{max(seconds, 1):.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 class SuiteWriter(SearchCallback):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from lsgen.errors import out_of_memory
 from lsgen.search.stream import carried
 from lsgen.types import Seeds
 
@@ -57,9 +58,9 @@ def fastest(evaluator: Evaluator, needs_grad: bool, candidates: int = SIZES[-1],
 
 
 def seconds_per_image(evaluator: Evaluator, chunk: int, needs_grad: bool) -> float:
-    """Time of one pass at this chunk size, per image, after a warm-up."""
-    seconds(evaluator, chunk, needs_grad)
-    return seconds(evaluator, chunk, needs_grad) / chunk
+    """Time of one pass at this chunk size, per image, after a warm-up, unless that took long."""
+    taken = seconds(evaluator, chunk, needs_grad)
+    return (taken if taken > LONG else seconds(evaluator, chunk, needs_grad)) / chunk
 
 
 def seconds(evaluator: Evaluator, chunk: int, needs_grad: bool) -> float:
@@ -105,7 +106,9 @@ def _times(evaluator: Evaluator, sizes: Sequence[int], needs_grad: bool) -> dict
     for size in sizes:
         try:
             first[size] = seconds(evaluator, size, needs_grad)
-        except torch.OutOfMemoryError:
+        except (RuntimeError, MemoryError) as error:
+            if not (isinstance(error, torch.OutOfMemoryError) or out_of_memory(error)):
+                raise
             break
         if first[size] > LONG:
             break

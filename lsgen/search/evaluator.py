@@ -187,9 +187,9 @@ def use_channels_last(module: nn.Module, works: Callable[[], object]) -> None:
     """
     if not any(isinstance(part, nn.Conv2d) for part in module.modules()):
         return
-    module.to(memory_format=torch.channels_last)
     try:
+        module.to(memory_format=torch.channels_last)  # refuses parameters of five dimensions
         with torch.no_grad():
             works()
-    except RuntimeError:
+    except Exception:  # foreign code has its own ways to refuse; what fails in the usual layout too will say so there
         module.to(memory_format=torch.contiguous_format)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from copy import copy
@@ -139,11 +140,18 @@ class PriorSeeds(SeedSource):
         return self.scale * (2 * rng.uniform(*generator.latent_shape) - 1)
 
     def check(self, generator: Generator) -> None:
-        """Refuses a generator whose random samples have no known label."""
+        """Refuses a generator whose random samples have no known label; warns of noise that gives no whole images."""
         if not generator.conditional:
             raise InputError(
                 f"PriorSeeds needs to know which class a sample shows, and {type(generator).__name__} takes no label: "
                 f"use DataSeeds, whose labels are those of the images"
+            )
+        if generator.latent.kind == "noise" and (self.distribution == "uniform" or self.scale != 1):
+            warnings.warn(
+                f"{type(generator).__name__} makes images of noise with a standard deviation of 1; of other noise, as "
+                f"from distribution {self.distribution} with scale {self.scale:g}, it makes pale or broken ones, which "
+                f"would pass for failures of the SUT: set distribution to prior and scale to 1",
+                stacklevel=2,
             )
 
 

@@ -22,6 +22,7 @@ from lsgen.checkpoints import weights_sha256
 from lsgen.data import ImageData, check_fits
 from lsgen.errors import InputError
 from lsgen.generators import Generator
+from lsgen.memory import total_memory
 from lsgen.metrics import FailureRate, MeanTrueProbability
 from lsgen.objectives import Criterion, Objective
 from lsgen.search.base import Searcher, SeedRandom
@@ -38,6 +39,7 @@ from lsgen.types import Evaluation, Seeds, describe
 PRECISIONS = ("32-true", "bf16-mixed", "16-mixed")
 NOT_DECISIVE = {"max_seconds", "max_failures"}  # how much is done, and not what comes out; all other settings decide
 PREPARED = 256  # images of a pass before the first block, where eval_batch_size is auto and not yet known
+COPIES = 3  # of a round's candidates that are in memory at once, at least: theirs, their noise, and what comes of both
 NO_BLOCK = -1  # keeps a process without work in step with the others
 
 
@@ -56,7 +58,7 @@ class SearchTask(LightningModule):
         criterion: When a search has succeeded; misclassification by default.
         block_size: Seeds that are searched and written together; fewer of them take less memory.
         eval_batch_size: Images in one pass through the networks: a multiple of 32, or 1, 4, 8 or 16 where 32 do not fit
-            into memory or there is one seed to search; or ``auto``: multiples of 32 are tried and the fastest is taken.
+            into memory or there are few seeds; or ``auto``: multiples of 32 are tried and the fastest is taken.
         channels_last: Whether convolutions are laid out for speed; where a SUT's code cannot take it, they are not.
         compile: Whether decoder and SUT are compiled: a minute's wait, then faster; suites are no longer equal bit for
             bit between runs.
@@ -99,10 +101,15 @@ class SearchTask(LightningModule):
         if (max_seconds is not None and not max_seconds > 0) or (max_failures is not None and max_failures < 1):
             raise InputError("max_seconds must be above 0 and max_failures at least 1; null means no limit")
         if generator.image_shape != sut.image_shape or generator.num_classes != sut.num_classes:
+            way_out = "they must be trained on the same data"
+            if generator.latent.kind == "pixels":
+                way_out = "give it the image_shape and num_classes of the SUT"
             raise InputError(
                 f"the generator makes images of {generator.image_shape} in {generator.num_classes} classes, "
-                f"the SUT takes {sut.image_shape} in {sut.num_classes}: they must be trained on the same data"
+                f"the SUT takes {sut.image_shape} in {sut.num_classes}: {way_out}"
             )
+        if sut.num_classes < 2:
+            raise InputError("a SUT of one class is never wrong: there is nothing to search for")
         if objective is not None and not searcher.minimises:
             raise InputError(
                 f"{type(searcher).__name__} minimises nothing, so objective: {type(objective).__name__} would change "
@@ -220,7 +227,6 @@ class SearchTask(LightningModule):
         content = {name: _decisive(getattr(self, name)) for name in names}
         content |= {"generator settings": self.generator.settings(), "SUT settings": self.sut.settings()}
         content |= {"weights": self.weights(), "data": self.data.fingerprint, "seed": self.seed}
-        content |= {f"revision of {type(p).__name__}": p.revision for p in (self.searcher, self.seeds) if p.revision}
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
     # --- blocks --------------------------------------------------------------------------------------------------
@@ -231,9 +237,20 @@ class SearchTask(LightningModule):
         if (precision := str(self.trainer.precision)) not in PRECISIONS:
             raise InputError(f"trainer.precision: a search runs in {' or '.join(PRECISIONS)}, got {precision}")
         self.__dict__.pop("plan", None)  # of an earlier search, perhaps on other data
-        if not len(self.plan):
-            what = f"{type(self.seeds).__name__} gives no case: of {self.data.name} there are {self.data.num_classes}"
-            raise InputError(f"{what} classes, and a search needs another class to mix in or to aim at")
+        self._check_memory()
+
+    def _check_memory(self) -> None:
+        """Refuses blocks whose candidates alone are more than this machine can hold: the system would kill it."""
+        searcher, seeds, memory = self.searcher, min(self.block_size, len(self.plan)), total_memory()
+        size = torch.Size(self.space.latent_shape).numel()
+        of_seed = COPIES * 4 * size * (searcher.first + searcher.candidates)
+        if self.rounds and seeds * of_seed > memory:
+            raise InputError(
+                f"block_size: {type(searcher).__name__} keeps {searcher.first + searcher.candidates} candidates of "
+                f"{size:,} numbers each for every seed of a block, which takes {seeds * of_seed / 1e9:.0f} GB or more "
+                f"for {seeds} seeds, and this machine has {memory / 1e9:.0f}: set block_size to at most "
+                f"{max(1, memory // (2 * of_seed))}"
+            )
 
     @cached_property
     def plan(self) -> Plan:
@@ -418,7 +435,10 @@ def _ask(sut: SUT) -> None:
 
 def _decisive(part: Any) -> Any:
     """A part of the search as plain data; a SUT in it by what decides its answers, not by where its files lie."""
-    return part.settings() if isinstance(part, SUT) else describe(part, _decisive)
+    if isinstance(part, SUT):
+        return part.settings()
+    plain, revision = describe(part, _decisive), getattr(part, "revision", 0)
+    return {**plain, "revision": revision} if revision else plain
 
 
 def _suts_in(part: object) -> dict[str, SUT]:

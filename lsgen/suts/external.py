@@ -80,17 +80,21 @@ class ExternalSUT(SUT):
         self.requires_grad_(False)
         self.eval()
         self._tapped = self._tapped_layer()
+        self._squeezes = False  # whether an image alone loses its axis
         self._try_out()
 
     # --- what a SUT does -------------------------------------------------------------------------------------------
 
     def logits(self, x: Tensor) -> Tensor:
         """Class scores, [N, C, H, W] in [0, 1] -> [N, K]."""
+        alone = len(x) == 1 and self._squeezes
+        if alone:
+            x = x.expand(2, *x.shape[1:])
         with self._gradients():
             output = _main_output(self.net(self._prepared(x)))
         if output is None:
             raise InputError(f"{self.model} must return logits: a tensor, a tuple that begins with one, or .logits")
-        return output
+        return output[:1] if alone else output
 
     def settings(self) -> Any:
         """Nothing beyond the weights: among them is a hash of the settings and of the model's code."""
@@ -119,7 +123,7 @@ class ExternalSUT(SUT):
             raise InputError(
                 f"feature_layer: {self.model} does not run its layer {self._tapped!r}, or gets no tensor there"
             )
-        return features.flatten(1)
+        return features.flatten(1)[: len(x)]
 
     def train(self, mode: bool = True) -> ExternalSUT:
         """Stays in eval mode: it is tested, not trained, and dropout would change its answers from call to call."""
@@ -217,6 +221,15 @@ class ExternalSUT(SUT):
             )
         if self.differentiable and not output.requires_grad:
             raise InputError(f"no gradient flows through {self.model}: set differentiable: false for a black box")
+        self._squeezes = not self._takes_one(zeros[:1])
+
+    def _takes_one(self, zero: Tensor) -> bool:
+        """Whether an image alone gets an answer of its own; much code squeezes its axis away."""
+        try:
+            with torch.no_grad():
+                return tuple(self.logits(zero).shape) == (1, self.num_classes)
+        except Exception:  # of whatever kind: from now on such an image has a copy beside it
+            return False
 
 
 def _main_output(output: Any) -> Tensor | None:

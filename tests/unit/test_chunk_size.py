@@ -61,11 +61,12 @@ def test_no_size_is_tried_after_one_that_takes_long(networks, monkeypatch):
     assert tried == [32]
 
 
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError(), RuntimeError("you tried: can't allocate memory")])
 @pytest.mark.parametrize(("room", "chosen"), [(100, 64), (20, 16), (1, 1)])
-def test_the_chunk_fits_into_memory(networks, monkeypatch, room, chosen):
+def test_the_chunk_fits_into_memory(networks, monkeypatch, room, chosen, error):
     def full(_evaluator: Evaluator, chunk: int, _: bool) -> float:
         if chunk > room:
-            raise torch.OutOfMemoryError
+            raise error
         return 1e-3
 
     monkeypatch.setattr(chunk_size, "seconds", full)

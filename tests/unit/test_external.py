@@ -65,6 +65,10 @@ class Flat(Wrapped):
     kinds = staticmethod(lambda y: y.flatten())
 
 
+class Squeezed(Wrapped):
+    kinds = staticmethod(lambda y: y.squeeze())
+
+
 class Hard(Wrapped):
     kinds = staticmethod(lambda y: y.detach())
 
@@ -128,6 +132,18 @@ def test_takes_the_logits_out_of_what_is_returned(folder, name):
     x = torch.rand(3, *SHAPE)
     expected = sut.net.fc(2 * sut.net.conv(x).relu().mean((2, 3)))
     torch.testing.assert_close(sut.logits(x), expected)
+
+
+def test_an_image_alone_gets_an_answer_of_its_own(folder):
+    sut, plain = external("net.py:Squeezed"), external()
+    plain.net.load_state_dict(sut.net.state_dict())
+    x = torch.rand(3, *SHAPE)
+    for n in (1, 2, 3):
+        torch.testing.assert_close(sut.logits(x[:n]), plain.logits(x[:n]))
+        torch.testing.assert_close(sut.features(x[:n]), plain.features(x[:n]))
+    one = x[:1].clone().requires_grad_()
+    (grad,) = torch.autograd.grad(sut.logits(one)[0, 0], one)
+    torch.testing.assert_close(grad, torch.autograd.grad(plain.logits(one)[0, 0], one)[0])
 
 
 def test_by_import_path_with_arguments():

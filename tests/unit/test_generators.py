@@ -70,8 +70,9 @@ def test_decodes_to_images_in_range(generator):
 def test_latent_spec_tells_the_shape_and_the_kind(generator):
     z, _ = latents(generator)
     assert z.shape[1:] == generator.latent.shape
-    assert (generator.latent.kind == "normal") == generator.has_prior
-    assert generator.latent.kind in ("normal", "codes", "pixels")
+    assert (generator.latent.kind in ("normal", "noise")) == generator.has_prior
+    assert generator.latent.kind in ("normal", "noise", "codes", "pixels")
+    assert (generator.latent.kind == "noise") == isinstance(generator, Diffusion)
     if generator.latent.kind != "pixels":  # whose bounds hold for all images; others learn theirs
         assert generator.latent.bounds is None
 

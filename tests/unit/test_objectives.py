@@ -88,6 +88,18 @@ def test_criteria_by_hand(criterion, wanted):
     assert criterion(TWO).tolist() == wanted
 
 
+@pytest.mark.parametrize(("norm", "radius"), [("linf", 0.1), ("linf", 0.5), ("l2", 0.1), ("l2", 3.0), ("l1", 0.7)])
+def test_points_that_a_searcher_puts_at_the_edge_are_within(norm, radius):
+    draw = torch.Generator().manual_seed(0)
+    origin, step = torch.randn(500, 100, generator=draw) * 3, torch.randn(500, 100, generator=draw)
+    order = {"l1": 1, "l2": 2, "linf": torch.inf}[norm]
+    step = radius * (step.sign() if norm == "linf" else step / step.norm(p=order, dim=1, keepdim=True))
+    zeros = torch.zeros(500)
+    for scale, wanted in ((1.0, True), (1.001, False)):
+        some = Candidates(origin + scale * step, zeros.view(-1, 1, 1, 1), zeros[:, None], zeros, zeros, origin)
+        assert Within(radius=radius, norm=norm)(some).tolist() == [wanted] * 500
+
+
 def test_classes_on_a_par_do_not_lead():
     par = candidates([[1.0, 1.0, 0.0]], [0], [1])
     assert not Confident(margin=0.0)(par)

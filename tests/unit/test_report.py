@@ -285,6 +285,14 @@ def test_a_generator_that_the_sut_cannot_read_is_the_first_thing_that_is_said(re
     assert ("Note s: the SUT reads only 42.0% of the generator's plain samples" in words) == doubted
 
 
+@pytest.mark.parametrize(("n", "doubted"), [(32, False), (1000, True)])
+def test_few_samples_are_no_reason_for_doubt(n, doubted, tmp_path):
+    suite = make_suite(tmp_path / "s")
+    look = {"readable": 0.85, "readable_of": "plain samples", "readable_images": n}
+    suite.update_manifest(preflight=look)
+    assert (suite.doubt is not None) == doubted
+
+
 def test_a_suite_made_in_python_has_no_command_of_its_own(tmp_path, report):
     page = report(make_suite(tmp_path / "s", config="model: {searcher: {class: LatentPGD, args: {steps: 3}}}\n"))
     assert "steps 3" in page.words

@@ -141,7 +141,7 @@ def test_says_what_it_is(generator):
     assert generator.image_shape == (3, 16, 16)
     assert generator.num_classes == 3
     assert generator.latent.shape == (4, 8, 8)
-    assert generator.latent.kind == "normal"
+    assert generator.latent.kind == "noise"
     assert generator.conditional
     assert not generator.encodes
     assert generator.stages == []

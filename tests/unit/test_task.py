@@ -6,6 +6,7 @@ import warnings
 from functools import partial
 from inspect import isfunction
 from shutil import which
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -46,7 +47,7 @@ from lsgen.search import (
     PriorSeeds,
     RandomSampling,
     SearchTask,
-    callbacks,
+    preflight,
 )
 from lsgen.search.art import ArtAttack
 from lsgen.search.base import Searcher, SeedRandom
@@ -215,9 +216,60 @@ def test_no_batch_is_larger_than_it_may_be(size, tmp_path):
 def test_of_a_slow_generator_fewer_seeds_are_looked_at_first(data, tmp_path, monkeypatch, capsys):
     search(data, RandomSampling(), PriorSeeds(per_class=50), tmp_path / "a")
     assert "of the first 150" in capsys.readouterr().out
-    monkeypatch.setattr(callbacks, "seconds_per_image", lambda *_args, **_more: 1.0)
+    monkeypatch.setattr(preflight, "seconds_per_image", lambda *_args, **_more: 0.2)
     search(data, RandomSampling(), PriorSeeds(per_class=50), tmp_path / "b")
-    assert "of the first 100" in capsys.readouterr().out
+    assert "of the first 50" in capsys.readouterr().out
+    monkeypatch.setattr(preflight, "seconds_per_image", lambda *_args, **_more: 3.0)
+    search(data, RandomSampling(), PriorSeeds(per_class=50), tmp_path / "c")
+    said = capsys.readouterr().out
+    assert "a first look at 32 images of the generator and at 32 seeds takes 3 min" in said
+    assert "of the first 32" in said
+
+
+def test_padding_counts_in_what_a_search_is_said_to_take(data, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(preflight, "seconds_per_image", lambda *_args, **_more: 0.5)
+    search(data, LatentPGD(steps=2), DataSeeds(per_class=1), tmp_path)
+    assert "at most 12 SUT queries, 64 s" in capsys.readouterr().out  # of 3 seeds; 2 looks and 2 steps of 32 images
+
+
+def test_a_suite_that_takes_room_says_so(data, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(preflight, "LARGE", 100)
+    monkeypatch.setattr(preflight.shutil, "disk_usage", lambda _: SimpleNamespace(free=100))
+    with pytest.warns(UserWarning, match=r"the suite may take 0.0 GB, and the disk of .* has 0.0 left"):
+        search(data, RandomSampling(), PriorSeeds(per_class=1), tmp_path)
+    assert "GB on disk" in capsys.readouterr().out
+
+
+def test_a_block_that_no_machine_can_hold_is_refused_before_it_begins(data, tmp_path, monkeypatch):
+    monkeypatch.setattr("lsgen.search.task.total_memory", lambda: 100_000)  # a seed takes 9,600
+    with pytest.raises(InputError, match=r"keeps 50 candidates of 16 numbers each .* set block_size to at most 5$"):
+        search(data, BoundaryGA(generations=2), DataSeeds(per_class=4), tmp_path)
+    assert search(data, BoundaryGA(generations=2), DataSeeds(per_class=4), tmp_path, block_size=5)[0].finished
+
+
+def test_noise_that_is_no_diffusion_models_own_is_warned_of():
+    generator = Diffusion(image_shape=(1, 4, 4), num_classes=2, channels=[8], blocks=1, patch=1)
+    for seeds in (PriorSeeds(), PriorSeeds(distribution="prior", scale=0.5)):
+        with pytest.warns(UserWarning, match="set distribution to prior and scale to 1"):
+            seeds.check(generator)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        PriorSeeds(distribution="prior").check(generator)
+        PriorSeeds().check(Pixels())
+
+
+class Solid(Linear):
+    """Has a buffer of five dimensions beside a convolution."""
+
+    def __init__(self, *, num_classes: int) -> None:
+        super().__init__(num_classes=num_classes)
+        self.conv = torch.nn.Conv2d(1, 1, 3)
+        self.register_buffer("solid", torch.zeros(1, 1, 1, 1, 1))
+
+
+def test_a_sut_that_cannot_be_laid_out_by_channels_is_left_as_it_is(data, tmp_path):
+    suite, _ = search(data, LatentPGD(steps=2), DataSeeds(per_class=2), tmp_path, sut=Solid(num_classes=CLASSES))
+    assert suite.finished
 
 
 def test_targets_each_other_class_once_and_the_escape_matrix(data, tmp_path):
@@ -394,7 +446,8 @@ def test_budgets_end_a_search_between_blocks_and_it_goes_on_later(data, tmp_path
     assert 4 <= suite.count_failures() < 4 + 3
     more, _ = search(data, folder=tmp_path, max_failures=4, **args)
     assert len(more.table) == len(suite.table) + 3  # who runs it again wants to get on
-    slow, _ = search(data, folder=tmp_path, max_seconds=1e-9, **args)
+    with pytest.warns(UserWarning, match="max_seconds ends a search between blocks, and one may take 1 s"):
+        slow, _ = search(data, folder=tmp_path, max_seconds=1e-9, **args)
     assert slow.manifest["stopped_by"] == "max_seconds"
     assert len(slow.table) == len(more.table) + 3  # one block, however little time there is
     whole, _ = search(data, folder=tmp_path, **args)
@@ -501,17 +554,9 @@ def test_a_small_search_has_the_same_batches_whenever_it_is_run(per_class, data,
     assert all((suites[0].path / file).read_bytes() == (suites[1].path / file).read_bytes() for file in files)
 
 
-def test_a_plan_without_cases_is_refused(tmp_path):
-    single = ImageData(name="npz", path=str(write_npz(tmp_path / "data", n=8, classes=1)))
-    task = SearchTask(
-        generator=Pixels(num_classes=1),
-        sut=Linear(num_classes=1),
-        searcher=LatentPGD(),
-        seeds=DataSeeds(per_class=2, target="each"),
-        objective=CrossEntropy(targeted=True),
-    )
-    with pytest.raises(InputError, match="DataSeeds gives no case"):
-        Trainer(default_root_dir=tmp_path, logger=False).search(task, datamodule=single, out=str(tmp_path / "s"))
+def test_a_sut_of_one_class_is_refused():
+    with pytest.raises(InputError, match="a SUT of one class is never wrong"):
+        SearchTask(generator=Pixels(num_classes=1), sut=Linear(num_classes=1), searcher=LatentPGD(), seeds=DataSeeds())
 
 
 def test_a_block_of_which_no_seed_has_an_answer_does_not_end_the_run(data, tmp_path):
@@ -867,8 +912,9 @@ def test_as_published_judges_diffusion_seeds_at_their_guidance_and_the_populatio
     generator = Guided(image_shape=(1, 4, 4), num_classes=CLASSES, channels=(8,), guidance=3.5)
     generator.latent_bounds.copy_(torch.tensor([-4.0, 4.0]))
     task = SearchTask(
-        generator=generator, sut=Linear(num_classes=CLASSES), eval_batch_size=32, seeds=PriorSeeds(per_class=4),
+        generator=generator, sut=Linear(num_classes=CLASSES), eval_batch_size=32,
         searcher=MarginGA(population=4, elites=2, generations=2, as_published=True),
+        seeds=PriorSeeds(per_class=4, distribution="prior"),
     )  # fmt: skip
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="the SUT reads only")
