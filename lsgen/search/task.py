@@ -245,11 +245,12 @@ class SearchTask(LightningModule):
         size = torch.Size(self.space.latent_shape).numel()
         of_seed = COPIES * 4 * size * (searcher.first + searcher.candidates)
         if self.rounds and seeds * of_seed > memory:
+            fits = memory // (2 * of_seed)
             raise InputError(
                 f"block_size: {type(searcher).__name__} keeps {searcher.first + searcher.candidates} candidates of "
                 f"{size:,} numbers each for every seed of a block, which takes {seeds * of_seed / 1e9:.0f} GB or more "
-                f"for {seeds} seeds, and this machine has {memory / 1e9:.0f}: set block_size to at most "
-                f"{max(1, memory // (2 * of_seed))}"
+                f"for {seeds} seeds, and this machine has {memory / 1e9:.0f}: "
+                + (f"set block_size to at most {fits}" if fits else "even one seed needs fewer candidates")
             )
 
     @cached_property
