@@ -1,12 +1,17 @@
-"""Which parts of a search work together."""
+"""Which parts of a search work together, and whether its blocks fit into memory."""
 
 from __future__ import annotations
 
+import math
+
 from lsgen.errors import InputError
+from lsgen.memory import total_memory
 from lsgen.objectives import Criterion, Objective
 from lsgen.search.base import Searcher
 from lsgen.search.seeds import SeedSource
 from lsgen.suts import SUT
+
+COPIES = 3  # of a round's candidates that are in memory at once, at least: theirs, their noise, and what comes of both
 
 
 def check_fit(searcher: Searcher, objective: Objective, criterion: Criterion, sut: SUT, seeds: SeedSource) -> None:
@@ -51,3 +56,21 @@ def check_fit(searcher: Searcher, objective: Objective, criterion: Criterion, su
         raise InputError(f"{name} mixes images, and {type(seeds).__name__} gives single ones: use PairSeeds")
     if seeds.paired and not searcher.needs_other:
         raise InputError(f"{type(seeds).__name__} gives pairs of images, and {name} takes single ones: use DataSeeds")
+
+
+def check_memory(searcher: Searcher, latent_shape: tuple[int, ...], seeds: int) -> None:
+    """Refuses blocks of so many seeds whose candidates alone are more than this machine holds: it would be killed.
+
+    Raises:
+        InputError: They are.
+    """
+    candidates, size, memory = searcher.first + searcher.candidates, math.prod(latent_shape), total_memory()
+    of_seed = COPIES * 4 * size * candidates
+    if seeds * of_seed > memory:
+        fits = memory // (2 * of_seed)
+        raise InputError(
+            f"block_size: {type(searcher).__name__} keeps {candidates} candidates of {size:,} numbers each for every "
+            f"seed of a block, which takes {seeds * of_seed / 1e9:.0f} GB or more for {seeds} seeds, and this machine "
+            f"has {memory / 1e9:.0f}: "
+            + (f"set block_size to at most {fits}" if fits else "even one seed needs fewer candidates")
+        )

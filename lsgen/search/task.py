@@ -22,13 +22,12 @@ from lsgen.checkpoints import weights_sha256
 from lsgen.data import ImageData, check_fits
 from lsgen.errors import InputError
 from lsgen.generators import Generator
-from lsgen.memory import total_memory
 from lsgen.metrics import FailureRate, MeanTrueProbability
 from lsgen.objectives import Criterion, Objective
 from lsgen.search.base import Searcher, SeedRandom
 from lsgen.search.callbacks import SearchCallback, StepInfo
 from lsgen.search.cases import Cases, Outcome, tabulate
-from lsgen.search.check import check_fit
+from lsgen.search.check import check_fit, check_memory
 from lsgen.search.chunk_size import MULTIPLE, SMALLER, fastest, is_chunk_size
 from lsgen.search.evaluator import Evaluator, Judged, use_channels_last
 from lsgen.search.loop import Loop
@@ -39,7 +38,6 @@ from lsgen.types import Evaluation, Seeds, describe
 PRECISIONS = ("32-true", "bf16-mixed", "16-mixed")
 NOT_DECISIVE = {"max_seconds", "max_failures"}  # how much is done, and not what comes out; all other settings decide
 PREPARED = 256  # images of a pass before the first block, where eval_batch_size is auto and not yet known
-COPIES = 3  # of a round's candidates that are in memory at once, at least: theirs, their noise, and what comes of both
 NO_BLOCK = -1  # keeps a process without work in step with the others
 
 
@@ -237,21 +235,8 @@ class SearchTask(LightningModule):
         if (precision := str(self.trainer.precision)) not in PRECISIONS:
             raise InputError(f"trainer.precision: a search runs in {' or '.join(PRECISIONS)}, got {precision}")
         self.__dict__.pop("plan", None)  # of an earlier search, perhaps on other data
-        self._check_memory()
-
-    def _check_memory(self) -> None:
-        """Refuses blocks whose candidates alone are more than this machine can hold: the system would kill it."""
-        searcher, seeds, memory = self.searcher, min(self.block_size, len(self.plan)), total_memory()
-        size = torch.Size(self.space.latent_shape).numel()
-        of_seed = COPIES * 4 * size * (searcher.first + searcher.candidates)
-        if self.rounds and seeds * of_seed > memory:
-            fits = memory // (2 * of_seed)
-            raise InputError(
-                f"block_size: {type(searcher).__name__} keeps {searcher.first + searcher.candidates} candidates of "
-                f"{size:,} numbers each for every seed of a block, which takes {seeds * of_seed / 1e9:.0f} GB or more "
-                f"for {seeds} seeds, and this machine has {memory / 1e9:.0f}: "
-                + (f"set block_size to at most {fits}" if fits else "even one seed needs fewer candidates")
-            )
+        if self.rounds:
+            check_memory(self.searcher, self.space.latent_shape, min(self.block_size, len(self.plan)))
 
     @cached_property
     def plan(self) -> Plan:

@@ -241,7 +241,7 @@ def test_a_suite_that_takes_room_says_so(data, tmp_path, monkeypatch, capsys):
 
 
 def test_a_block_that_no_machine_can_hold_is_refused_before_it_begins(data, tmp_path, monkeypatch):
-    monkeypatch.setattr("lsgen.search.task.total_memory", lambda: 100_000)  # a seed takes 9,600
+    monkeypatch.setattr("lsgen.search.check.total_memory", lambda: 100_000)  # a seed takes 9,600
     with pytest.raises(InputError, match=r"keeps 50 candidates of 16 numbers each .* set block_size to at most 5$"):
         search(data, BoundaryGA(generations=2), DataSeeds(per_class=4), tmp_path)
     with pytest.raises(InputError, match="even one seed needs fewer candidates"):
