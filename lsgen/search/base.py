@@ -57,7 +57,7 @@ class SeedRandom:
         sequence = np.random.SeedSequence([seed, block])
         low, high = sequence.generate_state(2)
         self.generator = torch.Generator().manual_seed((int(high) << 31) ^ int(low))
-        self.bits = np.random.Generator(np.random.SFC64(sequence.spawn(1)[0]))  # of coins, five times as fast
+        self.bits = np.random.Generator(np.random.SFC64(sequence.spawn(1)[0]))  # of coins; cheaper than uniform numbers
         self.size, self.device = size, torch.device(device)
         self._active = torch.arange(size)
         self._drawn: deque[tuple[Any, Tensor]] = deque()  # by another part, for all seeds of the block: what, and it
